@@ -46,7 +46,7 @@ book: $(VENV)/docs.done ## build the website from the stored outputs
 serve: $(VENV)/docs.done ## serve the website on 127.0.0.1 and rebuild when a page changes
 	@$(BIN)/python -m sphinx_autobuild --port $(PORT) --re-ignore $(UNWATCHED) $(SPHINX) . _build/html
 
-pdf: book ## print the website as one PDF, with Chromium
+pdf: book ## print the website as two PDFs, with Chromium
 	@$(BIN)/python -m tools.pdf
 
 publish-check: $(VENV)/test.done book ## spelling, links, what others read about pages, sizes; EXTERNAL=1: links to others

@@ -37,7 +37,6 @@ class EncodedCorpus:
 
     tokens: np.ndarray
     lengths: np.ndarray
-    sha256: str = ""  # of the content, where somebody has computed it
 
     def __post_init__(self) -> None:
         sizes = self.lengths.sum(axis=1, dtype=np.int64) + 1

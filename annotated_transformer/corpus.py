@@ -11,6 +11,7 @@ import math
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -64,21 +65,23 @@ def tidied(pairs: Iterable[Pair]) -> Iterator[Pair]:
         yield Pair(single_spaced(pair.source), single_spaced(pair.target))
 
 
-def corpus_reader(
+def paper_sets(name: str) -> dict[str, list[Pair]]:
+    """The pairs of WMT14 to choose and to measure by."""
+    return {part: [*tidied(wmt14_pairs(name, part))] for part in HELD_OUT}
+
+
+def read_corpus(
     data: Sequence[str], columns: tuple[int, int], limit: int | None
-) -> Callable[[], Iterator[Pair]]:
-    """Return a function that reads the pairs to learn from, from the first on at each call."""
-
-    def read() -> Iterator[Pair]:
-        if data[0] in WMT14:
-            pairs = wmt14_pairs(data[0], "train")
-        elif len(data) == 2:
-            pairs = each_pair(data[0], data[1])
-        else:
-            pairs = each_pair(data[0], columns=columns)
-        return tidied(islice(pairs, limit))
-
-    return read
+) -> Iterator[Pair]:
+    """The pairs to learn from, of WMT14, of a table or of two texts."""
+    if data[0] in WMT14:
+        pairs = wmt14_pairs(data[0], "train")
+    elif len(data) == 1:
+        pairs = each_pair(data[0], columns=columns)
+    else:
+        source, target = data
+        pairs = each_pair(source, target, columns)
+    return tidied(islice(pairs, limit))
 
 
 # --- Put aside, and nothing of it learned ---
@@ -124,21 +127,22 @@ def outcome_of(
 
 
 def encoded_pairs(
-    tokenizer: Tokenizer, pairs: Iterator[Pair], at_once: int = 1_000
-) -> Iterator[tuple[Pair, list[int], list[int]]]:
-    """Yield each pair with the ids of both sides; the library encodes many on all cores."""
-    while chunk := list(islice(pairs, at_once)):
+    tokenizer: Tokenizer, pairs: Iterable[Pair], max_ratio: float
+) -> Iterator[tuple[Pair, list[int], list[int], str]]:
+    """Yield each pair with the ids of both sides and its outcome."""
+    pairs = iter(pairs)
+    while chunk := list(islice(pairs, 1000)):
         texts = [text[:MOST_CHARACTERS] for pair in chunk for text in pair[:2]]
         encodings = tokenizer.library.encode_batch(texts, add_special_tokens=False)
         ids = [encoding.ids for encoding in encodings]
-        yield from zip(chunk, ids[0::2], ids[1::2])
+        for pair, source, target in zip(chunk, ids[0::2], ids[1::2]):
+            yield pair, source, target, outcome_of(pair, source, target, max_ratio)
 
 
 # --- The folder ---
 
 TOKENS = "tokens.bin"
 LENGTHS = "lengths.npy"
-SUMMARY = "summary.json"
 
 
 def id_type(tokenizer: Tokenizer) -> str:
@@ -148,25 +152,25 @@ def id_type(tokenizer: Tokenizer) -> str:
 
 def write_examples(
     folder: Path,
-    pairs: Iterator[Pair],
+    pairs: Iterable[Pair],
     tokenizer: Tokenizer,
-    held_out: frozenset[str],
+    known: frozenset[str],
     max_ratio: float,
 ) -> Counter[str]:
     """Write the ids of the pairs to learn from; return how many met which outcome."""
     outcomes: Counter[str] = Counter()
     lengths = []
     with (folder / TOKENS).open("wb") as file:
-        for pair, source, target in encoded_pairs(tokenizer, pairs):
-            outcome = outcome_of(pair, source, target, max_ratio)
-            if outcome == "train" and not held_out.isdisjoint(sides_of(pair)):
+        for pair, *ids, outcome in encoded_pairs(tokenizer, pairs, max_ratio):
+            if outcome == "train" and not known.isdisjoint(sides_of(pair)):
                 outcome = "held out"
             outcomes[outcome] += 1
             if outcome == "train":
+                source, target = ids
                 example = [*source, EOS, BOS, *target, EOS]
                 file.write(np.array(example, id_type(tokenizer)).tobytes())
                 lengths.append((len(source) + 1, len(target) + 1))
-    np.save(folder / LENGTHS, np.array(lengths, np.int32).reshape(-1, 2))
+    np.save(folder / LENGTHS, np.array(lengths, np.int32))
     return outcomes
 
 
@@ -185,54 +189,75 @@ def read_held_out(path: Path) -> list[Pair]:
 SAMPLE = 1_000_000  # pairs that the vocabulary is learned from, at most
 
 
+def learn_vocabulary(
+    read: Callable[[], Iterator[Pair]], known: frozenset[str], size: int
+) -> Tokenizer:
+    """Learn a vocabulary from an even sample of the pairs that share no sentence with `known`."""
+    say("learning the vocabulary ...")
+    distance = math.ceil(sum(1 for _ in read()) / SAMPLE)
+    to_learn = (
+        pair
+        for pair in islice(read(), 0, None, distance)
+        if known.isdisjoint(sides_of(pair))
+        and max(map(len, pair[:2])) <= MOST_CHARACTERS
+    )
+    return Tokenizer.train(to_learn, size)
+
+
 def fill(
     folder: Path,
     read: Callable[[], Iterator[Pair]],
-    held_out: dict[str, list[Pair]] | None,
+    given: dict[str, list[Pair]] | None,
     vocabulary: Tokenizer | int,
     max_ratio: float,
-) -> dict[str, Any]:
-    """Write what `read` gives into a folder; return counts and sizes for the summary."""
-    own = held_out is None
-    held_out = held_out or choose_held_out(read())
+) -> Counter[str]:
+    """Write all but the summary into a folder; return how many pairs met which outcome."""
+    held_out = given or choose_held_out(read())
     chosen = [pair for pairs in held_out.values() for pair in pairs]
     known = frozenset(side for pair in chosen for side in sides_of(pair))
     if isinstance(vocabulary, int):
-        say("learning the vocabulary ...")
-        distance = math.ceil(sum(1 for _ in read()) / SAMPLE)
-        even_sample = islice(read(), 0, None, distance)
-        to_learn = (
-            pair
-            for pair in even_sample
-            if known.isdisjoint(sides_of(pair))
-            and max(map(len, pair[:2])) <= MOST_CHARACTERS
-        )
-        tokenizer = Tokenizer.train(to_learn, vocabulary)
-    else:
-        tokenizer = vocabulary
-    say(f"encoding with {len(tokenizer):,} entries ...")
-    outcomes = write_examples(folder, read(), tokenizer, known, max_ratio)
-    if own:  # they were read among the others
+        vocabulary = learn_vocabulary(read, known, vocabulary)
+    (folder / TOKENIZER).write_text(vocabulary.text, encoding="utf-8")
+    outcomes = write_examples(folder, read(), vocabulary, known, max_ratio)
+    if given is None:  # they were read among the others
         for part, pairs in held_out.items():
-            held_out[part] = [
-                pair
-                for pair, source, target in encoded_pairs(tokenizer, iter(pairs))
-                if outcome_of(pair, source, target, max_ratio) == "train"
-            ]
+            judged = encoded_pairs(vocabulary, pairs, max_ratio)
+            held_out[part] = [pair for pair, _, _, fate in judged if fate == "train"]
             outcomes["held out"] -= len(held_out[part])
-    dropped = +Counter(outcomes)  # without zeros
+    dropped = +outcomes  # without zeros
     del dropped["train"]
-    say(cleaning_report(outcomes["train"], dropped))
-    say(", ".join(f"{len(pairs):,} for {part}" for part, pairs in held_out.items()))
     check_faults(next(read()), outcomes.total(), dropped)
-    (folder / TOKENIZER).write_text(tokenizer.text, encoding="utf-8")
+    say(cleaning_report(outcomes["train"], dropped))
     for part, pairs in held_out.items():
+        say(f"{len(pairs):,} for {part}")
         write_pairs(folder / f"{part}.tsv", pairs)
-    return {
-        "pairs": {**outcomes, **{part: len(pairs) for part, pairs in held_out.items()}},
-        "tokenizer": sha256(tokenizer.text),
-        "bytes": (folder / TOKENS).stat().st_size,
-    }
+        outcomes[part] = len(pairs)
+    return outcomes
+
+
+SUMMARY = "summary.json"
+FILES = (TOKENS, LENGTHS, TOKENIZER, "validation.tsv", "test.tsv")
+
+
+def say(text: str) -> None:
+    """Write a line where it does not mix with results."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def read_summary(folder: Path) -> dict[str, Any]:
+    """Return the summary of a prepared folder; of any other, an empty one."""
+    path = folder / SUMMARY
+    if not path.is_file():
+        return {}
+    summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return summary
+
+
+def fingerprint(folder: Path) -> dict[str, Any]:
+    """Return the sizes of a folder's files and the hash of its tokenizer."""
+    sizes: dict[str, Any] = {name: (folder / name).stat().st_size for name in FILES}
+    text = (folder / TOKENIZER).read_text(encoding="utf-8")
+    return {**sizes, "tokenizer": sha256(text)}
 
 
 def prepare(
@@ -256,59 +281,41 @@ def prepare(
         limit: Read so many pairs at most.
         max_ratio: Drop a pair if one side has more than so many times the other's tokens.
     """
-    from pooch import file_hash  # slow to import
+    from pooch import file_hash  # its import may warn, but not after that of own_data
 
-    name = str(data[0])
+    data = [*map(str, data)]
+    name = data[0]
+    own = name not in WMT14
     size = vocabulary_size or WMT14.get(name)
-    if name not in WMT14 and output is None:
-        raise ValueError("give --output, a folder for the prepared corpus")
-    if len(data) > 2:
-        raise ValueError(f"{len(data)} files are too many: give a table or two texts")
     vocabulary = load_tokenizer(tokenizer) if tokenizer else size
+    if own and output is None:
+        raise ValueError("give --output, a folder for the prepared corpus")
     if vocabulary is None:
         raise ValueError("give a --vocabulary-size, such as 16000, or a --tokenizer")
     settings = {
-        "data": [name, REVISION]
-        if name in WMT14
-        else [file_hash(path) for path in data],
+        "data": [*map(file_hash, data)] if own else [name, REVISION],
         "columns": list(columns),
-        "vocabulary": size if tokenizer is None else file_hash(tokenizer),
+        "vocabulary": file_hash(tokenizer) if tokenizer else size,
         "limit": limit,
         "max_ratio": max_ratio,
     }
+    read = partial(read_corpus, data, columns, limit)
     output = Path(output or name)
-    lock = output.with_name(f"{output.name}.lock")
-    with only_one(lock, f"prepares {output}"):
-        if output.exists():
-            if read_summary(output).get("settings") != settings:
-                raise FileExistsError(
-                    f"{output} is there and is not this corpus: take another --output"
-                )
+    with only_one(output.with_name(f"{output.name}.lock"), f"prepares {output}"):
+        if not output.exists():
+            given = None if own else paper_sets(name)
+            with atomic_write(output) as folder:
+                folder.mkdir()
+                pairs = fill(folder, read, given, vocabulary, max_ratio)
+                files = fingerprint(folder)
+                summary = {"settings": settings, "pairs": pairs, "files": files}
+                (folder / SUMMARY).write_text(json.dumps(summary, indent=2))
+        elif read_summary(output).get("settings") == settings:
             say(f"{output} is prepared already")
-            return
-        held_out = None
-        if name in WMT14:
-            held_out = {part: [*tidied(wmt14_pairs(name, part))] for part in HELD_OUT}
-        with atomic_write(output) as folder:
-            folder.mkdir()
-            read = corpus_reader([str(path) for path in data], columns, limit)
-            summary = fill(folder, read, held_out, vocabulary, max_ratio)
-            summary["settings"] = settings
-            (folder / SUMMARY).write_text(json.dumps(summary, indent=2))
-
-
-def say(text: str) -> None:
-    """Write a line where it does not mix with results."""
-    print(text, file=sys.stderr, flush=True)
-
-
-def read_summary(folder: Path) -> dict[str, Any]:
-    """Return the summary of a prepared folder; of any other, an empty one."""
-    path = folder / SUMMARY
-    if not path.is_file():
-        return {}
-    summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return summary
+        else:
+            raise FileExistsError(
+                f"{output} is there and is not this corpus: take another --output"
+            )
 
 
 # --- Opened ---
@@ -333,18 +340,11 @@ def open_corpus(folder: str | Path) -> PreparedCorpus:
     summary = read_summary(folder)
     if not summary:
         raise FileNotFoundError(f"{folder} was not prepared: it has no {SUMMARY}")
+    if summary.get("files") != fingerprint(folder):
+        raise ValueError(f"{folder} is not whole: remove it, and prepare it again")
     tokenizer = load_tokenizer(folder / TOKENIZER)
     tokens = np.memmap(folder / TOKENS, id_type(tokenizer), "r").view(np.ndarray)
-    lengths = np.load(folder / LENGTHS)
+    corpus = EncodedCorpus(tokens, np.load(folder / LENGTHS))
     validation, test = (read_held_out(folder / f"{part}.tsv") for part in HELD_OUT)
-    pairs = {"train": len(lengths), "validation": len(validation), "test": len(test)}
-    is_whole = (
-        sha256(tokenizer.text) == summary["tokenizer"]
-        and tokens.nbytes == summary["bytes"]
-        and pairs.items() <= summary["pairs"].items()
-    )
-    if not is_whole:
-        raise ValueError(f"{folder} is not whole: remove it, and prepare it again")
     name = str(summary["settings"]["data"][0])
-    corpus = EncodedCorpus(tokens, lengths)
     return PreparedCorpus(corpus, tokenizer, validation, test, name)

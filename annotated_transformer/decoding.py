@@ -30,204 +30,71 @@ def length_penalty(length: float, alpha: float) -> float:
     return float(((5 + length) / 6) ** alpha)
 
 
-# --- The search in tensors ---
+# --- The KV cache ---
 
 
-class Hypothesis(NamedTuple):
-    """A translation that a search has found.
+class KeysAndValues(NamedTuple):
+    """What attention looks at, one row for each sentence or hypothesis."""
 
-    `tokens` come without `<s>` and `</s>`; `score` is the log-probability divided by the length
-    penalty; `ended` is False if the length limit cut it off before `</s>`.
-    """
-
-    tokens: list[int]
-    score: float
-    log_probability: float
-    ended: bool = True
-
-
-class Beams(NamedTuple):
-    """The running hypotheses, R places in each of the B sentences that are not done."""
-
-    sentence: Tensor  # (B,), number in the batch
-    limit: Tensor  # (B,), tokens at most
-    free: Tensor  # (B,), places that no finished hypothesis holds
-    best: Tensor  # (B, N), scores of the best finished hypotheses
-    tokens: Tensor  # (B, R, T), from <s> on
-    total: Tensor  # (B, R), log-probability; minus infinity: no hypothesis
-
-
-def length_limit(model: Transformer, source: Tensor, max_extra_tokens: int) -> Tensor:
-    """Return how many tokens the translation of each source (B, S) may have, (B,)."""
-    limit = (source != PAD).sum(dim=1) + max_extra_tokens
-    return limit.clamp(min=1, max=model.config.max_length)
-
-
-def start_beams(source: Tensor, limit: Tensor, beam: int, n_best: int) -> Beams:
-    """Begin with `<s>` for each source (B, S)."""
-    count, device = len(source), source.device
-    return Beams(
-        sentence=torch.arange(count, device=device),
-        limit=limit,
-        free=torch.full_like(limit, beam),
-        best=torch.full((count, n_best), -torch.inf, device=device),
-        tokens=torch.full_like(source[:, :1, None], BOS),
-        total=torch.zeros(count, 1, device=device),
-    )
-
-
-# --- Expand, score, prune: one `topk` ---
-
-
-def extend(beams: Beams, logits: Tensor) -> tuple[Beams, Tensor]:
-    """Continue hypotheses by the best tokens of logits (B, R, |V|); return also parents (B, R)."""
-    log_probability = logits.log_softmax(dim=-1)
-    log_probability[..., [PAD, BOS]] = -torch.inf
-    log_probability += beams.total[..., None]
-    candidates = log_probability.flatten(1)
-    width = min(int(beams.free.max()), candidates.size(1))
-    total, choice = candidates.topk(width)
-    parent = choice // logits.size(-1)
-    token = choice % logits.size(-1)
-    # Finished hypotheses hold their places, so not all of these winners find one
-    rank = torch.arange(width, device=total.device)
-    total = total.where(rank < beams.free[:, None], -torch.inf)
-    words = beams.tokens.take_along_dim(parent[..., None], dim=1)
-    tokens = torch.cat([words, token[..., None]], dim=-1)
-    return beams._replace(tokens=tokens, total=total), parent
-
-
-# --- The whole search ---
-
-
-def finish(beams: Beams, alpha: float, results: list[list[Hypothesis]]) -> Beams:
-    """Move hypotheses that have ended or reached their limit to the results, by sentence."""
-    length = beams.tokens.size(-1) - 1  # without <s>
-    at_end = (beams.tokens[..., -1] == EOS) | (beams.limit[:, None] <= length)
-    done = at_end & (beams.total > -torch.inf)
-    score = (beams.total / length_penalty(length, alpha)).where(done, -torch.inf)
-    sentence = beams.sentence[:, None].expand_as(done)
-    columns = (sentence, beams.tokens, score, beams.total)
-    rows = zip(*(column[done].tolist() for column in columns))
-    for number, tokens, value, log_probability in rows:
-        ended = tokens[-1] == EOS
-        words = tokens[1:-1] if ended else tokens[1:]
-        results[number].append(Hypothesis(words, value, log_probability, ended))
-    n_best = beams.best.size(1)
-    return beams._replace(
-        free=beams.free - done.sum(dim=1),
-        best=torch.cat([beams.best, score], dim=1).topk(n_best).values,
-        total=beams.total.masked_fill(done, -torch.inf),
-    )
-
-
-def still_open(beams: Beams, alpha: float) -> Tensor:
-    """Return (B,), True where a running hypothesis may still come among the best N."""
-    most = beams.total.amax(dim=1)
-    at_limit = ((5 + beams.limit.to(most.dtype)) / 6) ** alpha
-    now = length_penalty(beams.tokens.size(-1), alpha)
-    return most / at_limit.clamp(min=now) > beams.best[:, -1]
-
-
-def beam_search(
-    model: Transformer,
-    source: Tensor,
-    beam: int = 4,
-    alpha: float = 0.6,
-    max_extra_tokens: int = 50,
-    n_best: int = 1,
-) -> list[list[Hypothesis]]:
-    """Return the n_best best translations found for each source (B, S), best first (section 6.1).
-
-    A hypothesis has at most max_extra_tokens more than its source. Beam 1 is greedy search.
-    """
-    if not 1 <= n_best <= beam:
-        raise ValueError(f"beam={beam} and n_best={n_best}: take 1 <= n_best <= beam")
-    if not -5 <= alpha <= 5:
-        raise ValueError(f"alpha={alpha} must be from -5 to 5; the paper takes 0.6")
-    limit = length_limit(model, source, max_extra_tokens)
-    beams = start_beams(source, limit, beam, n_best)
-    results: list[list[Hypothesis]] = [[] for _ in source]
-    with evaluating(model):
-        cache = Cache(model, source)
-        while len(beams.sentence):
-            logits = next_logits(model, beams.tokens[..., -1], cache)
-            beams, parent = extend(beams, logits)
-            beams = finish(beams, alpha, results)
-            going = still_open(beams, alpha).nonzero()[:, 0]
-            cache.keep(going, parent[going])
-            beams = Beams(*(column[going] for column in beams))
-    for hypotheses in results:
-        hypotheses.sort(key=lambda hypothesis: hypothesis.score, reverse=True)
-    return [hypotheses[:n_best] for hypotheses in results]
-
-
-# --- The cache in code ---
-
-KeysAndValues = tuple[Tensor, Tensor]  # (B, H, S, d_k) and (B, H, S, d_v)
+    keys: Tensor  # (rows, H, S, d_k)
+    values: Tensor  # (rows, H, S, d_v)
 
 
 def project(attention: MultiHeadAttention, x: Tensor) -> KeysAndValues:
     """Return the keys and values of vectors x (B, S, D)."""
     keys = split_heads(attention.key(x), attention.heads)
     values = split_heads(attention.value(x), attention.heads)
-    return keys, values
+    return KeysAndValues(keys, values)
 
 
 def attend_to(
     attention: MultiHeadAttention, x: Tensor, kv: KeysAndValues, mask: Mask = None
 ) -> Tensor:
     """Let vectors x (B, T, D) look at keys and values; returns (B, T, D)."""
-    keys, values = kv
     query = split_heads(attention.query(x), attention.heads)
-    heads, _ = attention.attend(query, keys, values, mask)
+    heads, _ = attention.attend(query, kv.keys, kv.values, mask)
     return attention.output(merge_heads(heads))
 
 
-class Cache:
-    """Keys and values that need not be computed twice, for R hypotheses of B sentences.
+def pick(kv: KeysAndValues, rows: Tensor) -> KeysAndValues:
+    """Return some rows of keys and values."""
+    return KeysAndValues(*(part.index_select(0, rows) for part in kv))
 
-    For each decoder layer, `self_kv` holds those of the target so far, in B * R rows, and
-    `cross_kv` those of the source, in B rows. Starts with R = 1 and no target.
+
+def lengthen(kv: KeysAndValues, new: KeysAndValues) -> KeysAndValues:
+    """Put the keys and values of new positions behind the others."""
+    return KeysAndValues(*(torch.cat(both, dim=2) for both in zip(kv, new)))
+
+
+class Cache:
+    """Keys and values of each decoder layer, for R hypotheses of each of B sentences.
+
+    `self_kv` has B * R rows, `cross_kv` has B. Starts with R = 1 and nothing written.
     """
 
     def __init__(self, model: Transformer, source: Tensor) -> None:
         memory = model.encode(source)
         parts = model.decoder.modules()
+        self.layers = [part for part in parts if isinstance(part, DecoderLayer)]
         self.length = 0
         self.mask = padding_mask(source)
-        self.layers = [part for part in parts if isinstance(part, DecoderLayer)]
-        self.self_kv: list[KeysAndValues] = []
-        self.cross_kv: list[KeysAndValues] = []
-        for layer in self.layers:
-            keys, values = project(layer.cross_attention, memory)
-            self.cross_kv.append((keys, values))
-            self.self_kv.append((keys[:, :, :0], values[:, :, :0]))
-
-    def append(self, number: int, keys: Tensor, values: Tensor) -> KeysAndValues:
-        """Add the newest token of each row in one layer; return all of its keys and values."""
-        past_keys, past_values = self.self_kv[number]
-        keys = torch.cat([past_keys, keys], dim=2)
-        values = torch.cat([past_values, values], dim=2)
-        self.self_kv[number] = keys, values
-        return keys, values
+        self.cross_kv = [
+            project(layer.cross_attention, memory) for layer in self.layers
+        ]
+        self.self_kv = [
+            KeysAndValues(k[:, :, :0], v[:, :, :0]) for k, v in self.cross_kv
+        ]
 
     def keep(self, sentences: Tensor, parents: Tensor) -> None:
         """Keep the sentences of these numbers (B,), and of each the hypotheses parents (B, R)."""
         count = len(self.mask)
-        rows = len(self.self_kv[0][0])
+        rows = len(self.self_kv[0].keys)
         chosen = (sentences[:, None] * (rows // count) + parents).flatten()
         if len(sentences) < count:
             self.mask = self.mask[sentences]
             self.cross_kv = [pick(kv, sentences) for kv in self.cross_kv]
         if not torch.equal(chosen, torch.arange(rows, device=chosen.device)):
             self.self_kv = [pick(kv, chosen) for kv in self.self_kv]
-
-
-def pick(kv: KeysAndValues, rows: Tensor) -> KeysAndValues:
-    """Return some rows of keys and values."""
-    keys, values = kv
-    return keys.index_select(0, rows), values.index_select(0, rows)
 
 
 # --- One word through the decoder ---
@@ -239,13 +106,13 @@ def layer_step(x: Tensor, cache: Cache, number: int) -> Tensor:
 
     def look_back(y: Tensor) -> Tensor:
         rows = y.flatten(0, 1)[:, None]  # (B * R, 1, D): each looks at its own past
-        attention = layer.self_attention
-        kv = cache.append(number, *project(attention, rows))
-        return attend_to(attention, rows, kv).view_as(y)
+        new = project(layer.self_attention, rows)
+        cache.self_kv[number] = lengthen(cache.self_kv[number], new)
+        return attend_to(layer.self_attention, rows, cache.self_kv[number]).view_as(y)
 
     def look_at_source(y: Tensor) -> Tensor:
-        kv = cache.cross_kv[number]
-        return attend_to(layer.cross_attention, y, kv, cache.mask)
+        # The hypotheses of a sentence are like so many positions of one target
+        return attend_to(layer.cross_attention, y, cache.cross_kv[number], cache.mask)
 
     x = layer.residuals[0](x, look_back)
     x = layer.residuals[1](x, look_at_source)
@@ -304,7 +171,137 @@ def use_fused(model: nn.Module) -> None:
             part.normalize = fused_layer_norm
 
 
-# --- Sampling in batches ---
+# --- The search in tensors ---
+
+
+class Beams(NamedTuple):
+    """The running hypotheses, R places in each of the B sentences that are not done."""
+
+    sentence: Tensor  # (B,), number in the batch
+    limit: Tensor  # (B,), tokens at most
+    free: Tensor  # (B,), places that no finished hypothesis holds
+    best: Tensor  # (B, N), scores of the best finished hypotheses
+    tokens: Tensor  # (B, R, T), from <s> on
+    total: Tensor  # (B, R), log-probability; minus infinity: no hypothesis
+
+
+def length_limit(model: Transformer, source: Tensor, max_extra_tokens: int) -> Tensor:
+    """Return how many tokens the translation of each source (B, S) may have, (B,)."""
+    limit = (source != PAD).sum(dim=1) + max_extra_tokens
+    return limit.clamp(min=1, max=model.config.max_length)
+
+
+def start_beams(source: Tensor, limit: Tensor, beam: int, n_best: int) -> Beams:
+    """Begin with one hypothesis, `<s>`, for each source (B, S)."""
+    count, device = len(source), source.device
+    return Beams(
+        sentence=torch.arange(count, device=device),
+        limit=limit,
+        free=torch.full_like(limit, beam),
+        best=torch.full((count, n_best), -torch.inf, device=device),
+        tokens=torch.full_like(source[:, :1, None], BOS),
+        total=torch.zeros(count, 1, device=device),  # one: copies would stay alike
+    )
+
+
+# --- Expand, score, prune: one `topk` ---
+
+
+def extend(beams: Beams, logits: Tensor) -> tuple[Beams, Tensor]:
+    """Continue hypotheses by the best tokens of logits (B, R, |V|); return also parents (B, R)."""
+    log_probability = logits.log_softmax(dim=-1)
+    log_probability[..., [PAD, BOS]] = -torch.inf  # neither is ever a next word
+    log_probability += beams.total[..., None]
+    candidates = log_probability.flatten(1)
+    width = min(int(beams.free.max()), candidates.size(1))
+    total, choice = candidates.topk(width)
+    parents = choice // logits.size(-1)
+    token = choice % logits.size(-1)
+    # Finished hypotheses hold their places, so not all of these winners find one
+    rank = torch.arange(width, device=total.device)
+    total = total.where(rank < beams.free[:, None], -torch.inf)
+    words = beams.tokens.take_along_dim(parents[..., None], dim=1)
+    tokens = torch.cat([words, token[..., None]], dim=-1)
+    return beams._replace(tokens=tokens, total=total), parents
+
+
+# --- The whole search ---
+
+
+class Hypothesis(NamedTuple):
+    """A translation that a search has found: ids without `<s>` and `</s>`, and its score.
+
+    `ended` is False if the length limit cut it off before `</s>`.
+    """
+
+    tokens: list[int]
+    score: float
+    log_probability: float
+    ended: bool = True
+
+
+def finish(beams: Beams, alpha: float, results: list[list[Hypothesis]]) -> Beams:
+    """Move hypotheses that have ended or reached their limit to the results, by sentence."""
+    length = beams.tokens.size(-1) - 1  # without <s>
+    at_end = (beams.tokens[..., -1] == EOS) | (beams.limit[:, None] <= length)
+    done = at_end & (beams.total > -torch.inf)
+    score = (beams.total / length_penalty(length, alpha)).where(done, -torch.inf)
+    sentence = beams.sentence[:, None].expand_as(done)
+    columns = (sentence, beams.tokens, score, beams.total)
+    rows = zip(*(column[done].tolist() for column in columns))
+    for number, tokens, value, log_probability in rows:
+        ended = tokens[-1] == EOS
+        words = tokens[1:-1] if ended else tokens[1:]
+        results[number].append(Hypothesis(words, value, log_probability, ended))
+    n_best = beams.best.size(1)
+    return beams._replace(
+        free=beams.free - done.sum(dim=1),
+        best=torch.cat([beams.best, score], dim=1).topk(n_best).values,
+        total=beams.total.masked_fill(done, -torch.inf),
+    )
+
+
+def still_open(beams: Beams, alpha: float) -> Tensor:
+    """Return (B,), True where a running hypothesis may still come among the best N."""
+    most = beams.total.amax(dim=1)
+    at_limit = ((5 + beams.limit.to(most.dtype)) / 6) ** alpha
+    now = length_penalty(beams.tokens.size(-1), alpha)
+    return most / at_limit.clamp(min=now) > beams.best[:, -1]
+
+
+def beam_search(
+    model: Transformer,
+    source: Tensor,
+    beam: int = 4,
+    alpha: float = 0.6,
+    max_extra_tokens: int = 50,
+    n_best: int = 1,
+) -> list[list[Hypothesis]]:
+    """Return the n_best best translations found for each source (B, S), best first (section 6.1).
+
+    A hypothesis has at most max_extra_tokens more than its source. Beam 1 is greedy search.
+    """
+    if not 1 <= n_best <= beam:
+        raise ValueError(f"beam={beam} and n_best={n_best}: take 1 <= n_best <= beam")
+    if not -5 <= alpha <= 5:
+        raise ValueError(f"alpha={alpha} must be from -5 to 5; the paper takes 0.6")
+    limit = length_limit(model, source, max_extra_tokens)
+    beams = start_beams(source, limit, beam, n_best)
+    results: list[list[Hypothesis]] = [[] for _ in source]
+    with evaluating(model):
+        cache = Cache(model, source)
+        while len(beams.sentence):
+            logits = next_logits(model, beams.tokens[..., -1], cache)
+            beams, parents = extend(beams, logits)
+            beams = finish(beams, alpha, results)
+            going = still_open(beams, alpha).nonzero()[:, 0]
+            cache.keep(going, parents[going])
+            beams = Beams(*(column[going] for column in beams))
+    best_first = [sorted(found, key=lambda h: -h.score) for found in results]
+    return [found[:n_best] for found in best_first]
+
+
+# --- Sampling: drawing words at random ---
 
 
 def filter_logits(
@@ -329,7 +326,7 @@ def filter_logits(
         dropped = before >= top_p
         dropped[..., 0] = False  # however small p is, one stays
         ordered[dropped] = -torch.inf
-    return torch.empty_like(logits).scatter(-1, tokens, ordered)
+    return torch.empty_like(logits).scatter(-1, tokens, ordered)  # in the old order
 
 
 def sample(
@@ -341,14 +338,9 @@ def sample(
     generator: Generator | None = None,
     max_extra_tokens: int = 50,
 ) -> list[list[int]]:
-    """Draw a translation of each source (B, S) token by token; ids without `<s>` and `</s>`.
-
-    Raises ValueError for a temperature, top_k or top_p out of its range.
-    """
+    """Draw a translation of each source (B, S), ids without `<s>` and `</s>`."""
     if not 0.01 <= temperature <= 100:
-        raise ValueError(
-            f"temperature={temperature} must be from 0.01 to 100; greedy is beam=1"
-        )
+        raise ValueError(f"temperature={temperature} must be from 0.01 to 100")
     limit = length_limit(model, source, max_extra_tokens)
     target = torch.full_like(source[:, :1], BOS)
     running = torch.ones_like(limit, dtype=torch.bool)

@@ -40,6 +40,9 @@ def all_reduce_mean(numbers: Tensor) -> Tensor:
     return total / rank_and_world_size()[1]
 
 
+# --- Gradient accumulation with DDP ---
+
+
 class DataParallelLoss(SmoothedLoss):
     """A loss whose gradients are averaged over all processes, once per update.
 
@@ -71,7 +74,7 @@ def collate_share(examples: Sequence[Example]) -> Batch:
     return collate(examples or [EMPTY_EXAMPLE])
 
 
-# --- The same result as on one GPU ---
+# --- Starting and stopping processes ---
 
 
 @contextmanager

@@ -49,10 +49,9 @@ def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
     check_lines(hypotheses, references)
     bleu = BLEU(tokenize="char" if mostly_unspaced(references) else "13a")
     chrf = CHRF()
-    lines = list(hypotheses), [list(references)]
     return Scores(
-        bleu.corpus_score(*lines).score,
-        chrf.corpus_score(*lines).score,
+        bleu.corpus_score(hypotheses, [references]).score,
+        chrf.corpus_score(hypotheses, [references]).score,
         str(bleu.get_signature()),
         str(chrf.get_signature()),
     )

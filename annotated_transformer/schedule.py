@@ -5,11 +5,20 @@ This chapter sets the learning rate of each training step: it rises in a straigh
 falls as one over the square root of the step (section 5.3 of the paper).
 """
 
+import math
+
 # --- Up and down ---
 
 
-def learning_rate(step: int, d_model: int, warmup: int, lr_scale: float = 1.0) -> float:
-    """Return the learning rate of a step, counted from 1 (equation 3, times lr_scale)."""
-    rise = step * warmup**-1.5
-    fall = step**-0.5
-    return float(lr_scale * d_model**-0.5 * min(rise, fall))
+def learning_rate(
+    step: int, d_model: int, warmup: int, peak_lr: float | None = None
+) -> float:
+    """Return the learning rate of a step, counted from 1 (equation 3).
+
+    The paper's peak follows from d_model and warmup; `peak_lr` takes its place.
+    """
+    if peak_lr is None:
+        peak_lr = 1 / math.sqrt(d_model * warmup)
+    rise = step / warmup
+    fall = math.sqrt(warmup / step)
+    return peak_lr * min(rise, fall)

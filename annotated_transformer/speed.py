@@ -14,8 +14,6 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from annotated_transformer.batching import plan_batches
-from annotated_transformer.decoding import use_fused
-from annotated_transformer.masks import PAD
 from annotated_transformer.regularization import SmoothedLoss, label_smoothed_loss
 from annotated_transformer.training import TrainingConfig
 from annotated_transformer.transformer import (
@@ -25,6 +23,12 @@ from annotated_transformer.transformer import (
 )
 
 # --- Which part of the model does the work ---
+
+
+def attention_width(config: TransformerConfig) -> int:
+    """Return w, the numbers of all heads for a key and a value."""
+    even = config.d_model // config.heads
+    return config.heads * ((config.d_k or even) + (config.d_v or even))
 
 
 def flops(
@@ -37,16 +41,12 @@ def flops(
     """
     s = np.asarray(source, dtype=np.float64)
     t = np.asarray(target, dtype=np.float64)
-    d = config.d_model
-    d_k = config.d_k or d // config.heads
-    d_v = config.d_v or d // config.heads
-    width = config.heads * (d_k + d_v)
-    layers = config.layers
+    d, w, layers = config.d_model, attention_width(config), config.layers
     multiplications = {
-        # At a source position 2 d w for the encoder's attention, and d w for the keys and values
-        # of cross-attention; at a target position 2 d w, and d w for its queries and output
-        "attention projections": 3 * layers * d * width * (s + t),
-        "attention products": layers * width * (s * s + t * t + s * t),
+        # 2 d w at each position for self-attention; for cross-attention d w for
+        # keys and values at a source position, for query and output at a target one
+        "attention projections": 3 * layers * d * w * (s + t),
+        "attention products": layers * w * (s * s + t * t + s * t),
         "feed-forward": 2 * layers * d * config.d_ff * (s + t),
         "output projection": d * config.vocabulary_size * t,
     }
@@ -73,15 +73,12 @@ def chunked_loss(
     It includes the output projection with weight (|V|, D). Loss and gradient are computed `chunk`
     positions at a time: the logits of all never exist at once. Second derivatives are wrong.
     """
-    margin = states * (F.embedding(labels, weight) - weight.mean(dim=0))
-    margins = margin.sum(dim=-1).masked_fill(labels == PAD, 0)
-    total = label_smoothing * margins.sum()
-
     table: Any = weight.detach().requires_grad_()
     parts = states.detach().split(chunk)
+    total = states.new_zeros(())
     for part, part_labels in zip(parts, labels.split(chunk)):
         logits = F.linear(part.requires_grad_(), table)
-        loss = label_smoothed_loss(logits, part_labels, label_smoothing=0)
+        loss = label_smoothed_loss(logits, part_labels, label_smoothing)
         if loss.requires_grad:
             loss.backward()
         total = total + loss.detach()
@@ -97,7 +94,6 @@ def chunked_loss(
 # --- Numbers of 16 bits ---
 
 Precision = Literal["fp32", "bf16"]
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
 def best_precision(device: torch.device | str) -> Precision:
@@ -114,9 +110,7 @@ FUSED = [SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.
 
 
 class FastLoss(SmoothedLoss):
-    """The same loss in chunks, of a model with fused functions, and with "bf16" in 16 bits."""
-
-    chunk = CHUNK  # positions
+    """The same loss in chunks, and with "bf16" in 16 bits."""
 
     def __init__(
         self,
@@ -126,25 +120,20 @@ class FastLoss(SmoothedLoss):
     ) -> None:
         super().__init__(model, label_smoothing)
         self.precision = precision
-        use_fused(model)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         """Map source (B, S) and target (B, T + 1) to the loss of predicting target[:, 1:]."""
         model = self.model
         bf16 = self.precision == "bf16"
-        # In 16 bits, a CPU goes back through the fused attention slowly
         kernels = [SDPBackend.MATH] if bf16 and source.is_cpu else FUSED
         with (
             torch.autocast(source.device.type, torch.bfloat16, enabled=bf16),
-            sdpa_kernel(kernels),  # never cuDNN's
+            sdpa_kernel(kernels),
         ):
             states = model.decode(target[:, :-1], model.encode(source), source)
+            weight, labels = model.embedding.weight, target[:, 1:].flatten()
             return chunked_loss(
-                states.flatten(0, 1),
-                model.embedding.weight,
-                target[:, 1:].flatten(),
-                self.label_smoothing,
-                self.chunk,
+                states.flatten(0, 1), weight, labels, self.label_smoothing
             )
 
 
@@ -184,31 +173,35 @@ def activations(
 
     A batch has so many rows, source and target positions; arrays hold one number per batch.
     """
+    bf16 = precision == "bf16"
     d = config.d_model
-    d_k = config.d_k or d // config.heads
-    d_v = config.d_v or d // config.heads
-    width = 3 * config.heads * (d_k + d_v) + config.d_ff
-    bytes_per_number = 2 if precision == "bf16" else 4
-    wide_inputs = (2, 3) if precision == "bf16" else (0, 0)  # of norms, in 32 bits
-    encoder = source * (width + (6 + wide_inputs[0]) * d)
-    decoder = target * (width + (9 + wide_inputs[1]) * d)
+    # Self-attention keeps 2 w at a position, for queries, keys, values and outputs;
+    # cross-attention keeps w at a source position and w at a target position
+    width = 3 * attention_width(config) + config.d_ff
+    sublayer = (4 if bf16 else 3) * d  # the input of a norm has 32 bits
+    encoder = source * (width + 2 * sublayer)
+    decoder = target * (width + 3 * sublayer)
     embedded = (2 * source + target) * d
     numbers = rows * (config.layers * (encoder + decoder) + embedded)
-    return np.asarray(bytes_per_number * numbers)
+    return np.asarray((2 if bf16 else 4) * numbers)
 
 
-LAUNCHES = 0.062 / 12  # seconds of a step per layer, measured on an H200 with base
+def memory_bytes(
+    config: TransformerConfig,
+    rows: np.ndarray,
+    source: np.ndarray,
+    target: np.ndarray,
+    precision: Precision = "fp32",
+) -> float:
+    """Return the bytes that training takes at the largest of some batches, about."""
+    fixed = (18 if precision == "bf16" else 16) * parameter_count(config)
+    layers = activations(config, rows, source, target, precision)
+    logits = 12 * np.minimum(rows * target, CHUNK) * config.vocabulary_size
+    return float(fixed + (layers + logits).max())
 
 
-def measured_peak(device: torch.device, precision: Precision = "fp32") -> float:
-    """Return the operations per second of a large product of matrices, the best of five."""
-    from torch.utils.benchmark import Timer  # waits for a GPU; slow to import
-
-    size = 8192 if device.type == "cuda" else 1024
-    left, right = torch.randn(2, size, size, dtype=DTYPES[precision], device=device)
-    factors = {"left": left, "right": right}
-    timer = Timer("left @ right", globals=factors, num_threads=torch.get_num_threads())
-    return 2 * size**3 / min(timer.timeit(1).median for _ in range(5))
+# Seconds of a step for each layer, measured with base and 3,125 tokens on an H200
+LAUNCHES = 0.062 / 12
 
 
 class Estimate(NamedTuple):
@@ -222,9 +215,20 @@ class Estimate(NamedTuple):
 
     def hours(self, peak: float, gpus: int = 1) -> float:
         """Return the hours on GPUs with so many operations per second at their peak."""
-        return max(
-            self.flops / (gpus * peak * self.usual_mfu) / 3600, self.launch_hours
-        )
+        of_work = self.flops / (gpus * peak * self.usual_mfu) / 3600
+        return max(of_work, self.launch_hours)
+
+
+def measured_peak(device: torch.device, precision: Precision = "fp32") -> float:
+    """Return the operations per second of a large product of matrices, the best of five."""
+    from torch.utils.benchmark import Timer  # waits for a GPU; slow to import
+
+    size = 8192 if device.type == "cuda" else 1024
+    dtype = torch.bfloat16 if precision == "bf16" else torch.float32
+    left, right = torch.randn(2, size, size, dtype=dtype, device=device)
+    factors = {"left": left, "right": right}
+    timer = Timer("left @ right", globals=factors, num_threads=torch.get_num_threads())
+    return 2 * size**3 / min(timer.timeit(1).median for _ in range(5))
 
 
 def estimate(
@@ -241,12 +245,8 @@ def estimate(
     source, target = np.array([lengths[batch].max(axis=0) for batch in plan]).T
     per_epoch = flops(config, source.repeat(rows), target.repeat(rows))
     batches = training.steps * training.grad_accum_steps
-
-    parameters = parameter_count(config)
     share = np.ceil(rows / processes).astype(int)
-    layers = activations(config, share, source, target, precision)
-    loss = 12 * np.minimum(share * target, CHUNK) * config.vocabulary_size
-    fixed = (18 if precision == "bf16" else 16) * parameters
+    parameters = parameter_count(config)
     if precision == "bf16":  # a GPU: measured with the base and the big model
         usual_mfu = 0.26 if parameters > 100_000_000 else 0.12
         launch_hours = 2 * config.layers * batches * LAUNCHES / 3600
@@ -256,7 +256,7 @@ def estimate(
     return Estimate(
         parameters=parameters,
         flops=sum(per_epoch.values()) / len(plan) * batches,
-        memory_bytes=float(fixed + (layers + loss).max()),
+        memory_bytes=memory_bytes(config, share, source, target, precision),
         usual_mfu=usual_mfu,
         launch_hours=launch_hours,
     )

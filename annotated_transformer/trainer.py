@@ -39,6 +39,7 @@ from annotated_transformer.batching import (
 )
 from annotated_transformer.corpus import write_pairs
 from annotated_transformer.data import Pair
+from annotated_transformer.decoding import use_fused
 from annotated_transformer.distributed import (
     DataParallelLoss,
     all_reduce_mean,
@@ -98,6 +99,25 @@ def random_numbers_of(seed: int, step: int) -> Iterator[None]:
 # --- Batches without end ---
 
 
+def batch_stream(
+    corpus: EncodedCorpus,
+    config: TrainingConfig,
+    progress: Progress,
+    device: torch.device,
+) -> Iterator[Batch]:
+    """Yield batch after batch without end, from where a run stands, and count them there."""
+    while True:
+        plan = plan_batches(
+            corpus.lengths, config.max_tokens, config.seed, progress.epoch
+        )
+        progress.batches = len(plan)
+        for batch in load_batches(corpus, plan[progress.batch :], device):
+            progress.batch += 1
+            yield batch
+        progress.epoch += 1
+        progress.batch = 0
+
+
 def load_batches(
     corpus: EncodedCorpus, plan: Sequence[np.ndarray], device: torch.device
 ) -> Iterator[Batch]:
@@ -124,25 +144,6 @@ def ignore_signals(worker: int) -> None:
         signal.signal(kind, signal.SIG_IGN)
 
 
-def batch_stream(
-    corpus: EncodedCorpus,
-    config: TrainingConfig,
-    progress: Progress,
-    device: torch.device,
-) -> Iterator[Batch]:
-    """Yield batch after batch without end, from where a run stands, and count them there."""
-    while True:
-        plan = plan_batches(
-            corpus.lengths, config.max_tokens, config.seed, progress.epoch
-        )
-        progress.batches = len(plan)
-        for batch in load_batches(corpus, plan[progress.batch :], device):
-            progress.batch += 1
-            yield batch
-        progress.epoch += 1
-        progress.batch = 0
-
-
 # --- Checkpoints ---
 
 CHECKPOINTS = "checkpoints"
@@ -155,8 +156,7 @@ def checkpoints(folder: str | Path) -> list[Path]:
 
 def last_checkpoint(folder: Path) -> Path | None:
     """Return the checkpoint to go on from, if there is one."""
-    paths = [*folder.glob(f"{CHECKPOINTS}/step-*.pt")]
-    paths += folder.glob(f"{CHECKPOINTS}/stop-*.pt")
+    paths = (folder / CHECKPOINTS).glob("*.pt")
     return max(paths, key=lambda path: path.stem[5:], default=None)
 
 
@@ -170,7 +170,6 @@ def save_checkpoint(
     keep: int,
 ) -> None:
     """Write a checkpoint; the last `keep` regular ones stay."""
-    content = io.BytesIO()
     state = {
         "model": model.state_dict(),
         "config": asdict(model.config),
@@ -178,16 +177,15 @@ def save_checkpoint(
         "optimizer": optimizer.state_dict(),
         "progress": asdict(progress),
     }
+    content = io.BytesIO()
     torch.save(state, content)
     kind = "step" if regular else "stop"
     path = folder / CHECKPOINTS / f"{kind}-{progress.step:08}.pt"
     with atomic_write(path) as aside:
         aside.write_bytes(content.getbuffer())
-    for old in checkpoints(folder)[:-keep]:
+    stops = {*path.parent.glob("stop-*.pt")} - {path}
+    for old in [*checkpoints(folder)[:-keep], *stops]:
         old.unlink()
-    for old in path.parent.glob("stop-*.pt"):
-        if old != path:
-            old.unlink()
 
 
 def read_checkpoint(path: Path) -> dict[str, Any]:
@@ -227,15 +225,6 @@ def average_checkpoints(
 
 SETTINGS = "training.json"
 LOG = "log.jsonl"
-MAY_CHANGE = ("steps", "save_every", "keep_checkpoints", "patience")
-
-
-def content_hash(corpus: EncodedCorpus) -> str:
-    """Return a hash that tells the examples of a corpus from any others."""
-    end = int(corpus.lengths.sum(dtype=np.int64)) + len(corpus)
-    digest = hashlib.sha256(np.ascontiguousarray(corpus.tokens[:end]).data)
-    digest.update(np.ascontiguousarray(corpus.lengths).data)
-    return digest.hexdigest()
 
 
 def check_folder(folder: Path) -> None:
@@ -248,24 +237,61 @@ def check_folder(folder: Path) -> None:
         )
 
 
+def content_hash(corpus: EncodedCorpus) -> str:
+    """Return a hash that tells the examples of a corpus from any others."""
+    end = int(corpus.lengths.sum(dtype=np.int64)) + len(corpus)
+    digest = hashlib.sha256(corpus.tokens[:end].data)
+    digest.update(corpus.lengths.data)
+    return digest.hexdigest()
+
+
+def checked_settings(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    config: TrainingConfig,
+    corpus: EncodedCorpus,
+    watched: EncodedCorpus,
+    start: str,
+) -> dict[str, Any]:
+    """Return what decides a run; raises ValueError if it cannot work or processes disagree."""
+    check_vocabulary(model, tokenizer)
+    if not len(corpus):
+        raise ValueError("there are no sentence pairs to train on")
+    if config.patience and not len(watched):
+        raise ValueError("patience needs a loss to watch: give validation pairs")
+    longest = model.config.max_length
+    for part, some in (("training", corpus), ("validation", watched)):
+        check_fits(some.lengths, longest, part, "the model's max_length")
+        check_fits(some.lengths, config.max_tokens, part, "max_tokens")
+    settings = {
+        **asdict(config),
+        "model": asdict(model.config),
+        "tokenizer": sha256(tokenizer.text),
+        "pairs": content_hash(corpus),
+        "validation": content_hash(watched),
+        "start": start,
+    }
+    if len({text for [text] in gather_texts([json.dumps(settings)])}) > 1:
+        raise ValueError("the processes of this run were not all given the same")
+    return settings
+
+
+MAY_CHANGE = ("steps", "save_every", "keep_checkpoints", "patience")
+
+
 def begin_run(folder: Path, settings: Mapping[str, Any]) -> None:
     """Begin a run in a folder, or make sure that the one there has the same settings."""
-    check_folder(folder)
     path = folder / SETTINGS
-    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    if before and before.keys() != settings.keys():
+    before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else settings
+    if before.keys() != settings.keys():
         raise FileExistsError(f"{path} is of another program: take another folder")
-    if last_checkpoint(folder) is not None:
-        different = [
-            name
-            for name, value in settings.items()
-            if before[name] != value and name not in MAY_CHANGE
-        ]
-        if different:
-            raise ValueError(
-                f"the run in {folder} has another {', '.join(different)}: repeat its "
-                f"settings ({path}) to go on with it, or take another folder"
-            )
+    different = [name for name in settings if before[name] != settings[name]]
+    refused = [name for name in different if name not in MAY_CHANGE]
+    if refused and last_checkpoint(folder):
+        raise ValueError(
+            f"the run in {folder} has another {', '.join(refused)}: repeat its "
+            f"settings ({path}) to go on with it, or take another folder"
+        )
     with atomic_write(path) as aside:
         aside.write_text(json.dumps(settings, indent=2), encoding="utf-8")
     (folder / CHECKPOINTS).mkdir(exist_ok=True)
@@ -297,14 +323,44 @@ def write_log(folder: Path, line: Mapping[str, Any]) -> None:
         file.write(json.dumps(timed) + "\n")
 
 
+@contextmanager
+def run_folder(folder: Path | None) -> Iterator[None]:
+    """Keep the folder of a run, if there is one, for this process."""
+    if folder is None:
+        yield
+        return
+    check_folder(folder)
+    with only_one(folder / ".lock", f"is working in {folder}"):
+        yield
+
+
+def go_on(
+    folder: Path | None,
+    settings: Mapping[str, Any],
+    model: Transformer,
+    optimizer: Adam,
+) -> tuple[Progress, list[dict[str, Any]]]:
+    """Go back to the last checkpoint of the run in a folder; return its progress and its log."""
+    if folder is None:
+        return Progress(), []
+    rank, _ = rank_and_world_size()
+    if rank == 0:
+        begin_run(folder, settings)
+    newest = gather_texts([str(last_checkpoint(folder) or "")])[0][0]
+    progress = Progress()
+    if newest:
+        content = read_checkpoint(Path(newest))
+        model.load_state_dict(content["model"])
+        optimizer.load_state_dict(content["optimizer"])
+        progress = Progress(**content["progress"])
+    log = begin_log(folder, progress.step) if rank == 0 else []
+    return progress, log
+
+
 # --- A run that dies says so ---
 
 STALL = 400  # steps, compared with as many before them
 FALL = 0.1  # nats per token by which the loss should fall meanwhile
-ADVICE = (
-    "likely a learning rate that is too high or a warm-up that is too short; see "
-    "https://annotated-transformer.github.io/annotated-transformer/book/troubleshooting.html"
-)
 
 
 def sign_of_death(
@@ -317,30 +373,47 @@ def sign_of_death(
     if before and now - STALL >= warmup:
         loss, loss_before = np.median(recent), np.median(before)
         if loss > math.log(vocabulary_size) / 2 and loss > loss_before - FALL:
-            return f"the loss has hardly fallen for {STALL} steps: {ADVICE}"
+            return f"the loss has hardly fallen for {STALL} steps"
     validated = [line for line in log if "validation_loss" in line]
     if len(validated) > 1 and validated[-1] is log[-1]:
         last = validated[-1]
         lowest = min(line["validation_loss"] for line in validated)
         if last["validation_loss"] > lowest + FALL and last.get("score", 1) < 0.05:
-            return f"the validation loss rises, and the score is 0: {ADVICE}"
+            return "the validation loss rises, and the score is 0"
     return None
 
 
-# --- Whether it gets better ---
+ADVICE = (
+    "likely a learning rate that is too high or a warm-up that is too short; see "
+    "https://annotated-transformer.github.io/annotated-transformer/book/troubleshooting.html"
+)
 
-MOST_SCORED = 2000  # validation pairs that are translated
+
+def warn_once(log: list[dict[str, Any]], warmup: int, vocabulary_size: int) -> None:
+    """Add what the newest line of a log says of a training that dies, once, and show it."""
+    if any("warning" in line for line in log):
+        return
+    sign = sign_of_death(log, warmup, vocabulary_size)
+    if sign:
+        log[-1]["warning"] = f"{sign}: {ADVICE}"
+        tqdm.write(f"step {log[-1]['step']}: {sign}: {ADVICE}", file=sys.stderr)
+
+
+# --- Is it getting better? ---
 
 
 def shared_validation_loss(
-    model: Transformer, corpus: EncodedCorpus, max_tokens: int, device: torch.device
+    model: Transformer, corpus: EncodedCorpus, max_tokens: int
 ) -> float:
     """Return the mean loss in nats per target token, each process taking its share."""
     plan = plan_batches(corpus.lengths, max_tokens, seed=0, epoch=0)
-    plain_loss = FastLoss(model, label_smoothing=0)
-    totals = loss_and_tokens(plain_loss, load_batches(corpus, plan, device))
+    stream = load_batches(corpus, plan, model.embedding.weight.device)
+    totals = loss_and_tokens(FastLoss(model, label_smoothing=0), stream)
     loss, tokens = all_reduce_mean(totals)
     return float(loss / tokens)
+
+
+MOST_SCORED = 2000  # validation pairs that are translated
 
 
 def translate_together(
@@ -352,15 +425,9 @@ def translate_together(
 ) -> list[str]:
     """Translate sentences, each process its share; all processes get all translations."""
     rank, world_size = rank_and_world_size()
-    on_gpu = model.embedding.weight.is_cuda
-    share = translate(
-        model,
-        tokenizer,
-        lines[rank::world_size],
-        beam,
-        alpha,
-        max_tokens=16_384 if on_gpu else 2048,
-    )
+    max_tokens = 16_384 if model.embedding.weight.is_cuda else 2048
+    own = lines[rank::world_size]
+    share = translate(model, tokenizer, own, beam, alpha, max_tokens=max_tokens)
     translations = [""] * len(lines)
     for number, texts in enumerate(gather_texts(share)):
         translations[number::world_size] = [" ".join(t.splitlines()) for t in texts]
@@ -410,14 +477,14 @@ def noted_signals(listen: bool) -> Iterator[list[int]]:
 # --- The settings that go with a model ---
 
 PAPER = TrainingConfig(
-    steps=100_000, max_tokens=25_000, warmup=4000, lr_scale=1.0, save_every=1500
+    steps=100_000, max_tokens=25_000, warmup=4000, peak_lr=None, save_every=1500
 )
 MEDIUM = TrainingConfig(
-    steps=12_000, max_tokens=2048, warmup=1000, lr_scale=1.0, keep_checkpoints=12
+    steps=12_000, max_tokens=2048, warmup=1000, peak_lr=None, keep_checkpoints=12
 )
 RECIPES = {
     "tiny": TrainingConfig(),
-    "small": TrainingConfig(),
+    "small": TrainingConfig(peak_lr=0.0009),
     "captions": MEDIUM,
     "everyday": MEDIUM,
     "base": PAPER,
@@ -451,29 +518,13 @@ def as_corpus(
     return encode_pairs(tokenizer, pairs)
 
 
-def check_corpora(
-    model: Transformer, config: TrainingConfig, corpora: Mapping[str, EncodedCorpus]
-) -> None:
-    """Raise ValueError for a pair that is too long, or if there is nothing to learn from."""
-    if not len(corpora["training"]):
-        raise ValueError("there are no sentence pairs to train on")
-    if config.patience and not len(corpora["validation"]):
-        raise ValueError("patience needs a loss to watch: give validation pairs")
-    for part, corpus in corpora.items():
-        longest = model.config.max_length
-        check_fits(corpus.lengths, longest, part, "the model's max_length")
-        check_fits(corpus.lengths, config.max_tokens, part, "max_tokens")
-
-
 def mean_line(recent: Sequence[Update], seconds: float) -> dict[str, Any]:
     """Return means over the last updates; the loss in nats per target token of all processes."""
-    loss = all_reduce_mean(
-        torch.stack([update.loss.double() for update in recent]).sum()
-    )
+    losses = torch.stack([update.loss.double() for update in recent])
     tokens = float(sum(update.tokens for update in recent))
     norm = float(sum(update.gradient_norm for update in recent))
     return {
-        "loss": float(loss) / tokens,
+        "loss": float(all_reduce_mean(losses.sum())) / tokens,
         "gradient_norm": norm / len(recent),
         "tokens_per_second": round(tokens * rank_and_world_size()[1] / seconds),
     }
@@ -503,40 +554,28 @@ def train(
     that is not finite, and Stopped if a run in a folder was asked to stop, and has saved its state.
     """
     config = config or recipe_for(model.config)
-    rank, world_size = rank_and_world_size()
-    device = model.embedding.weight.device
     corpus = as_corpus(tokenizer, pairs)
     watched = as_corpus(tokenizer, validation)
-    check_vocabulary(model, tokenizer)
-    check_corpora(model, config, {"training": corpus, "validation": watched})
-    settings = {
-        **asdict(config),
-        "model": asdict(model.config),
-        "tokenizer": sha256(tokenizer.text),
-        "pairs": content_hash(corpus),
-        "validation": content_hash(watched),
-        "start": start,
-    }
-    if len({text for [text] in gather_texts([json.dumps(settings)])}) > 1:
-        raise ValueError("the processes of this run were not all given the same")
+    settings = checked_settings(model, tokenizer, config, corpus, watched, start)
+    rank, world_size = rank_and_world_size()
+    home = None if folder is None else Path(folder)
+    written = home if rank == 0 else None  # the first process writes for all
 
+    use_fused(model)
     if config.compile:
         compile_layers(model)
     loss: SmoothedLoss = FastLoss(model, config.label_smoothing, config.precision)
     optimizer = make_adam(model)
-    progress = Progress()
-    log: list[dict[str, Any]] = []
     patience = config.patience or math.inf
 
-    with run_folder(folder), noted_signals(folder is not None) as noted:
-        if folder is not None:
-            progress, log = go_on(Path(folder), settings, model, optimizer)
-        if folder is not None and rank == 0:
+    with run_folder(written), noted_signals(listen=home is not None) as noted:
+        progress, log = go_on(home, settings, model, optimizer)
+        if written:
             for name, some in (keep or {}).items():
-                write_pairs(Path(folder, f"{name}.tsv"), some)
+                write_pairs(written / f"{name}.tsv", some)
         if world_size > 1:
             loss = DataParallelLoss(loss, config.grad_accum_steps)
-        stream = batch_stream(corpus, config, progress, device)
+        stream = batch_stream(corpus, config, progress, model.embedding.weight.device)
         groups = group_batches(stream, config.grad_accum_steps)
         recent: list[Update] = []
         since = time.monotonic()
@@ -547,11 +586,12 @@ def train(
             disable=True if rank > 0 else None,  # None: only in a terminal
         )
         while progress.step < config.steps and progress.waited < patience:
+            # Make an update
             group = next(groups)
             if world_size > 1:  # DDP takes the mean of the gradients
                 group = group._replace(tokens=all_reduce_mean(group.tokens))
             rate = learning_rate(
-                progress.step + 1, model.config.d_model, config.warmup, config.lr_scale
+                progress.step + 1, model.config.d_model, config.warmup, config.peak_lr
             )
             optimizer.param_groups[0]["lr"] = rate
             loss.train()
@@ -560,17 +600,16 @@ def train(
                     update = training_step(loss, group, optimizer, config.grad_clip)
             except FloatingPointError as error:
                 raise FloatingPointError(
-                    f"step {progress.step + 1}: {error}; try a smaller lr_scale or grad_clip=1"
+                    f"step {progress.step + 1}: {error}; try a smaller peak_lr or grad_clip=1"
                 ) from error
             progress.step += 1
             recent.append(update)
             bar.update()
 
-            due = (
-                progress.step % config.save_every == 0 or progress.step == config.steps
-            )
-            wants_to_stop = torch.tensor(float(len(noted) > 0))
-            stopping = float(all_reduce_mean(wants_to_stop)) > 0
+            # Is there more to do?
+            last = progress.step == config.steps
+            due = last or progress.step % config.save_every == 0
+            stopping = bool(all_reduce_mean(torch.tensor(len(noted) > 0)))
             if not (due or stopping or progress.step % REPORT_EVERY == 0):
                 continue
             line = {
@@ -581,86 +620,42 @@ def train(
             }
             bar.set_postfix(loss=f"{line['loss']:.3f}")
 
+            # Measure, and keep the best weights
             if due and len(watched):
-                line["validation_loss"] = shared_validation_loss(
-                    model, watched, config.max_tokens, device
-                )
+                found = shared_validation_loss(model, watched, config.max_tokens)
+                line["validation_loss"] = found
                 if progress.step > config.warmup:
                     progress.waited += 1
-                if line["validation_loss"] < progress.lowest_loss:
-                    progress.lowest_loss = line["validation_loss"]
+                if found < progress.lowest_loss:
+                    progress.lowest_loss = found
                     progress.waited = 0
-                    if folder is not None and rank == 0:
-                        save_model(model, tokenizer, folder)
+                    if written:
+                        save_model(model, tokenizer, written)
             if due and score is not None:
                 line["score"] = score(model)
 
-            if rank == 0:  # the first process writes for all
+            # Write it down
+            if rank == 0:
                 log.append(line)
                 warn_once(log, config.warmup, model.config.vocabulary_size)
-                if folder is not None:
-                    write_log(Path(folder), line)
-                if folder is not None and (due or stopping):
+                if written:
+                    write_log(written, line)
+                if written and (due or stopping):
+                    kept = config.keep_checkpoints
                     save_checkpoint(
-                        Path(folder),
-                        model,
-                        tokenizer,
-                        optimizer,
-                        progress,
-                        regular=due,
-                        keep=config.keep_checkpoints,
+                        written, model, tokenizer, optimizer, progress, due, kept
                     )
                 report(line)
-            if stopping and folder is not None:
+            if stopping:
                 all_reduce_mean(torch.zeros(1))  # the checkpoint is whole: all may end
                 raise Stopped(progress.step, noted[0] if noted else signal.SIGTERM)
             recent = []
             since = time.monotonic()
 
         bar.close()
-        if folder is not None:
-            if rank == 0 and progress.lowest_loss == math.inf:
-                save_model(model, tokenizer, folder)  # never validated
+        if home:
+            if written and progress.lowest_loss == math.inf:  # never validated
+                save_model(model, tokenizer, written)
             all_reduce_mean(torch.zeros(1))  # all wait for the first process
-            model.load_state_dict(load_file(Path(folder, WEIGHTS)))
+            model.load_state_dict(load_file(home / WEIGHTS))
     return model.eval()
-
-
-@contextmanager
-def run_folder(folder: str | Path | None) -> Iterator[None]:
-    """Keep the folder of a run for this run; the first process does it for all."""
-    if folder is None or rank_and_world_size()[0] > 0:
-        yield
-        return
-    check_folder(Path(folder))
-    with only_one(Path(folder, ".lock"), f"is working in {folder}"):
-        yield
-
-
-def go_on(
-    folder: Path, settings: Mapping[str, Any], model: Transformer, optimizer: Adam
-) -> tuple[Progress, list[dict[str, Any]]]:
-    """Go back to the last checkpoint of the run in a folder; return its progress and its log."""
-    rank, _ = rank_and_world_size()
-    if rank == 0:
-        begin_run(folder, settings)
-    # What the first process has found: all wait for it, and take the same
-    newest = gather_texts([str(last_checkpoint(folder) or "")])[0][0]
-    progress = Progress()
-    if newest:
-        content = read_checkpoint(Path(newest))
-        model.load_state_dict(content["model"])
-        optimizer.load_state_dict(content["optimizer"])
-        progress = Progress(**content["progress"])
-    log = begin_log(folder, progress.step) if rank == 0 else []
-    return progress, log
-
-
-def warn_once(log: list[dict[str, Any]], warmup: int, vocabulary_size: int) -> None:
-    """Add what the newest line of a log says of a training that dies, once, and show it."""
-    if any("warning" in line for line in log):
-        return
-    warning = sign_of_death(log, warmup, vocabulary_size)
-    if warning is not None:
-        log[-1]["warning"] = warning
-        tqdm.write(f"step {log[-1]['step']}: {warning}", file=sys.stderr)

@@ -83,7 +83,7 @@ class TrainingConfig:
     max_tokens: int = 384  # positions of a batch on either side, padding included
     grad_accum_steps: int = 1  # batches per update: more time, no more memory
     warmup: int = 200  # steps until the learning rate is at its peak
-    lr_scale: float = 0.2  # times the paper's learning rate
+    peak_lr: float | None = 0.00125  # None: the paper's, by the model's width
     label_smoothing: float = 0.1  # probability given to all tokens alike, below 1
     grad_clip: float | None = None  # longest gradient; a longer one is shortened to it
     seed: int = 0  # decides the order of the batches and what dropout drops

@@ -432,7 +432,7 @@ if CHECKING:
 # %% [markdown]
 # Head 3 mostly looks at the German word that is being translated: `plays` at `spielt` and `red` at `roten`, with 0.99 each. Head 2 looks ahead to the noun: at `Mädchen` with 0.99 from the very first `A`, and at `Ball` with 0.84 when `red` is due. Head 4 looks back to `Mädchen` where `a` is due (0.76).
 #
-# That is one sentence, and an attention chosen because its heads differ; in other layers some heads do nearly the same. Whether a pattern holds over many sentences, and whether a head matters, has to be [counted](21_attention_maps.ipynb#what-single-heads-do).
+# That is one sentence, and an attention chosen because its heads differ; in other layers some heads do nearly the same. Whether a pattern holds over many sentences, and whether a head matters, has to be [counted](21_attention_maps.ipynb#take-a-head-away).
 
 # %% [markdown]
 # ## What to remember

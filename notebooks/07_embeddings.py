@@ -286,7 +286,7 @@ if CHECKING:
 # %% [markdown]
 # Only tensor2tensor's start is right at both ends. There, the word has two thirds of the squared size of word plus position, $1 / (1 + 0.5)$.
 #
-# With Glorot's rule, the 37,000 rows make the numbers tiny, $\sqrt{2 / 37{,}512} = 0.0073$. Even after the factor the word's share is $0.17^2 / (0.17^2 + 0.5)$, so the model reads 95% position and 5% word. In our short training runs this start costs 0.27 ± 0.03 in the loss ([departures](../book/departures.md#the-model) has the conditions).
+# With Glorot's rule, the 37,000 rows make the numbers tiny, $\sqrt{2 / 37{,}512} = 0.0073$. Even after the factor the word's share is $0.17^2 / (0.17^2 + 0.5)$, so the model reads 95% position and 5% word. In our short training runs this start costs about 0.3 nats per token ([departures](../book/departures.md#the-model) has the conditions).
 #
 # With size 1 and the factor, words drown the positions, and logits of size 22.6 make the softmax sure of words picked at random. With size 1 and no factor, the input is right, but the logits are still 22.6 times too large.
 

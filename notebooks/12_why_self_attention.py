@@ -356,7 +356,7 @@ if CHECKING:
 # What else does the table leave out?
 #
 # - **Position.** Recurrence and convolution get the order of words for free. Attention has to be [told](08_positional_encoding.ipynb#attention-is-blind-to-order).
-# - **Memory while writing.** A recurrent network carries one state of $d$ numbers. A Transformer keeps keys and values of all earlier words, the [KV cache](19_decoding.ipynb#how-large-is-a-kv-cache), which grows with $n$.
+# - **Memory while writing.** A recurrent network carries one state of $d$ numbers. A Transformer keeps keys and values of all earlier words, the [KV cache](19_decoding.ipynb#the-kv-cache), which grows with $n$.
 # - **Long inputs.** At $n = 100{,}000$ and $d = 512$, attention's two products take nearly a hundred times as much as its projections. Restricted attention, which the paper leaves for later and Longformer {cite:p}`beltagy2020longformer` and others took up, and recurrences that train in parallel, such as Mamba, are answers to that.
 #
 # ## Sources

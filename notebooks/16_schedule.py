@@ -19,8 +19,10 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 #
 # Our model is small enough to train in seconds: three layers of width 64, on sentences from [the grammar](13_data.ipynb#a-pair-and-its-alignment). It sees 300 batches and no sentence twice.
 
-# %% tags=["hide-input"]
+# %% tags=["export", "hide-input"]
 import math
+
+# %% tags=["hide-input"]
 from dataclasses import replace
 from itertools import cycle, islice
 
@@ -322,15 +324,26 @@ if CHECKING:
 #
 # **Exercise 1. Write it first** (★, 5 min). Before you read on, write `learning_rate(step, d_model, warmup)` from the formula. `print(check("learning_rate", yours))` says whether it is right, with `check` from `annotated_transformer`.
 #
-# Ours has a factor in front, `lr_scale`, which is 1 in the paper. It is there because the formula ties the height of the curve to width and warm-up, and small models may want another height:
+# The height of the curve follows from width and warm-up: at $n = \text{warmup}$ both terms give
+#
+# $$ \text{peak} = \frac{1}{\sqrt{d_\text{model} \cdot \text{warmup}}} $$ (eq-peak)
+#
+# For the base model that is $1/\sqrt{512 \cdot 4000} = 0.0007$. Written with the peak, the rate is $\text{peak} \cdot n / \text{warmup}$ on the way up and $\text{peak} \cdot \sqrt{\text{warmup} / n}$ on the way down. Ours has this form, because small models may want another peak than the formula's:
 
 
 # %% tags=["export"]
-def learning_rate(step: int, d_model: int, warmup: int, lr_scale: float = 1.0) -> float:
-    """Return the learning rate of a step, counted from 1 (equation 3, times lr_scale)."""
-    rise = step * warmup**-1.5
-    fall = step**-0.5
-    return float(lr_scale * d_model**-0.5 * min(rise, fall))
+def learning_rate(
+    step: int, d_model: int, warmup: int, peak_lr: float | None = None
+) -> float:
+    """Return the learning rate of a step, counted from 1 (equation 3).
+
+    The paper's peak follows from d_model and warmup; `peak_lr` takes its place.
+    """
+    if peak_lr is None:
+        peak_lr = 1 / math.sqrt(d_model * warmup)
+    rise = step / warmup
+    fall = math.sqrt(warmup / step)
+    return peak_lr * min(rise, fall)
 
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-schedule", "caption": "Where is the peak, and how high? The rate of each step for the paper's base model (solid) and for another one (dashed). The peak is always at the end of the warm-up. A longer warm-up lowers it; a wider model lowers the whole curve. Once both curves are past their peaks, only the width matters."}}
@@ -365,13 +378,7 @@ show_steps(
 # %% [markdown]
 # The base model's first hundred rates add up to $0.00000017 \cdot (1 + 2 + \dots + 100) = 0.0009$, so for a hundred batches no weight moves by much more than that. After the peak the steps get shorter, because close to a minimum long ones only jump about.
 #
-# ### The peak
-#
-# It comes at $n = \text{warmup}$, where the rate is
-#
-# $$ \text{peak} = \frac{1}{\sqrt{d_\text{model} \cdot \text{warmup}}} $$ (eq-peak)
-#
-# times `lr_scale`. For the base model that is $1/\sqrt{512 \cdot 4000} = 0.0007$. Written with the peak, the schedule is easier to picture: $\text{peak} \cdot n / \text{warmup}$ on the way up, $\text{peak} \cdot \sqrt{\text{warmup} / n}$ on the way down. A warm-up four times as long halves the peak, and after the peak it takes four times the steps to halve the rate. At the paper's last step, 100,000, it is still a fifth of its peak.
+# A warm-up four times as long halves the peak, and after the peak it takes four times the steps to halve the rate. At the paper's last step, 100,000, it is still a fifth of its peak.
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -528,8 +535,7 @@ if CHECKING:
 #
 # - **tensor2tensor** multiplies {eq}`eq-schedule` by 5,000, by 0.002 for Adam, and by `learning_rate`: 0.1 is the paper's schedule (`transformer_base_v1`), 0.2 with a warm-up of 8,000 is twice it (`v2`).
 # - **OpenNMT-py** (`decay_method noam`) multiplies by `learning_rate`. Its usual 2 with `warmup_steps 8000` is the same as `v2`.
-# - **fairseq** (`inverse_sqrt`) takes the peak itself: `--lr 0.0005 --warmup-updates 4000` in its recipe for the big model. At width 1,024 that is 1.01 times the paper's schedule.
-# - **This book's** `lr_scale` is the factor in front, so $\texttt{lr\_scale} = \text{peak} \cdot \sqrt{d_\text{model} \cdot \text{warmup}}$.
+# - **fairseq** (`inverse_sqrt`) takes the peak itself, as this book's `peak_lr`: `--lr 0.0005 --warmup-updates 4000` in its recipe for the big model. At width 1,024 that is 1.01 times the paper's schedule.
 #
 # And print the rate of step 1 and of the peak before a long run: with $d_\text{model}^{-5}$ for $d_\text{model}^{-0.5}$, a lost decimal point, the peak is $4 \cdot 10^{-16}$, and no weight ever changes.
 

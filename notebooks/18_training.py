@@ -103,7 +103,7 @@ def train_simply(model, stream, steps, report):
     loss = SmoothedLoss(model)
     adam = Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
     for step, batch in zip(range(1, steps + 1), stream):
-        adam.param_groups[0]["lr"] = learning_rate(step, 128, warmup=300, lr_scale=0.6)
+        adam.param_groups[0]["lr"] = learning_rate(step, 128, warmup=300, peak_lr=0.003)
         total = loss(*batch)
         tokens = (batch.target[:, 1:] != PAD).sum()
         adam.zero_grad()
@@ -113,7 +113,7 @@ def train_simply(model, stream, steps, report):
 
 
 # %% [markdown]
-# `SmoothedLoss` returns a sum, so we divide it by the number of tokens. At width 128 and with a warm-up of 300 steps, the paper's formula would climb to $1 / \sqrt{128 \cdot 300} = 0.005$. We take 0.6 of that, a peak of 0.003, which is well below [the rate that broke a small model](16_schedule.ipynb#what-a-constant-rate-does).
+# `SmoothedLoss` returns a sum, so we divide it by the number of tokens. At width 128 and with a warm-up of 300 steps, the paper's formula would climb to $1 / \sqrt{128 \cdot 300} = 0.005$. We let it end at 0.003, which is well below [the rate that broke a small model](16_schedule.ipynb#what-a-constant-rate-does).
 #
 # The captions are those of Multi30k, from German to English, with a joint vocabulary of 4,000. The model is `tiny`, without dropout. (Our base model has 63.05 million parameters, 44 times as many.)
 
@@ -389,7 +389,7 @@ class TrainingConfig:
     max_tokens: int = 384  # positions of a batch on either side, padding included
     grad_accum_steps: int = 1  # batches per update: more time, no more memory
     warmup: int = 200  # steps until the learning rate is at its peak
-    lr_scale: float = 0.2  # times the paper's learning rate
+    peak_lr: float | None = 0.00125  # None: the paper's, by the model's width
     label_smoothing: float = 0.1  # probability given to all tokens alike, below 1
     grad_clip: float | None = None  # longest gradient; a longer one is shortened to it
     seed: int = 0  # decides the order of the batches and what dropout drops
@@ -462,7 +462,7 @@ fresh = Transformer(preset("tiny", vocabulary_size=len(tokenizer)))
 loss, adam = SmoothedLoss(fresh, config.label_smoothing), make_adam(fresh)
 groups = group_batches(batches(corpus, config.max_tokens), config.grad_accum_steps)
 for step, group in zip(range(1, config.steps + 1), groups):
-    rate = learning_rate(step, 128, config.warmup, config.lr_scale)
+    rate = learning_rate(step, 128, config.warmup, config.peak_lr)
     adam.param_groups[0]["lr"] = rate
     update = training_step(loss, group, adam, config.grad_clip)
     if step % config.save_every == 0:

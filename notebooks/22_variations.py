@@ -27,7 +27,7 @@ import torch
 from annotated_transformer.masks import EOS
 from annotated_transformer.own_data import multi30k
 from annotated_transformer.transformer import parameter_count, preset
-from benchmarks.experiments import variations
+from benchmarks.experiments import table3
 from book.figures import INK, PAPER, RESIDUAL, SKY, show
 
 
@@ -127,8 +127,8 @@ for name in ("base", "A-h32", "B-dk16", "C-N2", "C-d1024", "big"):
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    for name in ("base", *variations.TABLE_3, "big"):
-        assert shape(name) == variations.shape(name, 4000)
+    for name in ("base", *table3.TABLE_3, "big"):
+        assert shape(name) == table3.shape(name, 4000)
     assert parameter_count(shape("base")) == base[0]["parameters"]
 
 # %% [markdown]
@@ -210,13 +210,12 @@ print(f"PyTorch {settings['torch']}")
 # %% tags=["remove-cell"]
 if CHECKING:
     assert all(
-        len(results[name]) == seeds >= 3
-        for name in (*variations.ROWS, *variations.NORMS)
+        len(results[name]) == seeds >= 3 for name in (*table3.ROWS, *table3.NORMS)
     )
-    assert list(PPL_BLEU) == list(variations.ROWS) == ["base", *NAMES]
+    assert list(PPL_BLEU) == list(table3.ROWS) == ["base", *NAMES]
 
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-variations", "caption": "Which changes matter, in the paper and here? Difference of the loss from the base model, in nats per token (for the paper, the logarithm of its perplexities); left of the line is better. Diamonds: the paper, one number each. Dots: our miniature after 600 updates, with 95% intervals from three seeds. Dot and diamond of a row have the same change. Measured by `benchmarks/experiments/variations.py`."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-variations", "caption": "Which changes matter, in the paper and here? Difference of the loss from the base model, in nats per token (for the paper, the logarithm of its perplexities); left of the line is better. Diamonds: the paper, one number each. Dots: our miniature after 600 updates, with 95% intervals from three seeds. Dot and diamond of a row have the same change. Measured by `benchmarks/experiments/table3.py`."}}
 def dot_plot(measured, published, title, domain, values, alt_text):
     """Show one small chart per group, below one another, on one axis."""
     scale = alt.Scale(domain=domain, nice=False)
@@ -394,7 +393,7 @@ if CHECKING:
 # The paper's models begin with 4,000 updates of warm-up, and [the schedule](16_schedule.ipynb#why-does-a-transformer-need-a-warm-up) says why: post-norm and Adam's first steps don't go together. {cite:t}`xiong2020layer` claim that pre-norm needs no warm-up. We try it on the base row with 2, 6 and 12 layers, for 300 updates at a fifth of the paper's learning rate. *Without warm-up* means that the learning rate starts at its peak and stays there, where the other one rises to it, for 100 updates; from then on both are the same.
 
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-norms", "caption": "Does it train without warm-up? Loss on the validation captions after 300 updates, by the place of the norm and the number of layers, with warm-up (filled) and without (hollow); means and 95% intervals of three seeds, cut off at 10. Dashed: the loss of a model that knows how frequent each token is, and nothing else."}}
-tokenizer, _ = variations.data()
+tokenizer, _ = table3.data()
 said = {
     split: [[*tokenizer.encode(pair.target), EOS] for pair in multi30k(split)]
     for split in ("train", "val")
@@ -405,7 +404,7 @@ words = [*chain(*said["val"])]
 frequencies = -statistics.mean(math.log((often[word] + 1) / total) for word in words)
 
 points = []
-for name in variations.NORMS:
+for name in table3.NORMS:
     form, layers, rise = name.split("-")
     losses = [run["validation_loss"] for run in results[name]]
     error = T95[seeds] * statistics.stdev(losses) / math.sqrt(seeds)
@@ -419,7 +418,7 @@ for name in variations.NORMS:
             "high": round(min(mean + error, 10), 3),
         }
     )
-final = {name: point["mean"] for name, point in zip(variations.NORMS, points)}
+final = {name: point["mean"] for name, point in zip(table3.NORMS, points)}
 order = alt.Y(
     "row:N",
     sort=[f"{form}-norm, {n} layers" for form in ("post", "pre") for n in (2, 6, 12)],
@@ -519,7 +518,7 @@ apart = math.sqrt(sum(statistics.variance(row) for row in rows) / seeds)
 print(f"standard error {paired:.3f} in pairs, {apart:.3f} apart")
 
 # %% [markdown]
-# **4. A row of your own** (★★, 30 min of computing; open). The paper has no row for the dropout of attention weights, or for $d_v$ alone. Add one to a copy of `variations.py`, and say before you run it what you expect.
+# **4. A row of your own** (★★, 30 min of computing; open). The paper has no row for the dropout of attention weights, or for $d_v$ alone. Add one to a copy of `table3.py`, and say before you run it what you expect.
 #
 # **5. Pre-norm throughout** (★★★, an evening of computing; open). Repeat rows C with `pre_norm=True`. Does depth pay now, after 600 updates? After 2,400?
 #

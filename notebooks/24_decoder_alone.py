@@ -119,7 +119,9 @@ show_drawing(
 #
 # ## The code
 #
-# All of it is made of parts that you know. (Do exercise 1 first, if you want to write it yourself.)
+# All of it is made of parts that you know.
+#
+# **Exercise 1. Write it first** (★, 20 min). Before you read on, take `DecoderLayer` from [the layers](09_layers.ipynb#the-decoder-layer) and delete until nothing speaks of a memory. Then write the model around it: `Embedding`, `SinusoidalPositions`, a list of your layers, `causal_mask`. Which class of the book is your layer?
 
 # %%
 from torch import nn
@@ -224,7 +226,7 @@ def train_on(model, text, steps):
     adam = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98))
     losses, width = [], model.embedding.weight.size(1)
     for step in range(1, steps + 1):
-        rate = learning_rate(step, width, warmup=100, lr_scale=0.45)
+        rate = learning_rate(step, width, warmup=100, peak_lr=0.004)
         adam.param_groups[0]["lr"] = rate
         loss = loss_of(model, cut_rows(text))
         adam.zero_grad()
@@ -240,10 +242,10 @@ model = GPT(len(tokenizer))
 train_on(model, text, steps=1200)
 
 # %% [markdown]
-# That takes about a minute and a half on one processor core. Is the last loss a good one? On captions that the model hasn't seen, we compare it with the loss of somebody who knows only how frequent each token is:
+# That takes about a minute and a half on one processor core. Is that a good loss? We measure it again on captions that the model hasn't seen, beside the loss of somebody who knows only how frequent each token is:
 
 # %% tags=["nbval-ignore-output"]
-counts = torch.bincount(text, minlength=len(tokenizer)) + 1
+counts = torch.bincount(text, minlength=len(tokenizer)) + 1  # 1: so that none is 0
 shares = counts / counts.sum()
 by_frequency = -shares[unseen].log().mean().item()
 with torch.no_grad():
@@ -316,15 +318,15 @@ if CHECKING:
     assert difference > 0.5
 
 # %% [markdown]
-# With places, the cache gives what one pass over the whole text gives. Without them each token is embedded as if it were the first, and no error tells you. Now the model may write. The logits are divided by a [temperature](19_decoding.ipynb#sampling-drawing-words-at-random) before the softmax:
+# With places, the cache gives what one pass over the whole text gives. Without them each token is embedded as if it were the first, and no error tells you. Now the model may write. The logits are divided by a [temperature](19_decoding.ipynb#sampling-drawing-words-at-random) before the softmax. A caption ends at `</s>`, or where the model's positions end:
 
 
 # %% tags=["nbval-ignore-output"]
 @torch.no_grad()
-def write(model, prompt="", temperature=0.7, longest=60):
+def write(model, prompt="", temperature=0.7):
     tokens = [EOS, *tokenizer.encode(prompt)]
     caches = [[] for _ in model.layers]
-    for place in range(longest):
+    for place in range(64):  # the model has positions for 64 tokens
         logits = next_logits(model, tokens[place], place, caches)
         if place + 1 < len(tokens):
             continue  # it is still reading the prompt
@@ -346,7 +348,7 @@ if CHECKING:
     assert sum(text.startswith(("A", "Two", "The")) for text in cool) >= 8, cool
 
 # %% [markdown]
-# In the run shown, the model is correct and dull at 0.3: both times a man in something red stands in front of a building. At 0.7 it leaves this path, and makes up a word from pieces of others now and then. At 1.2 the grammar goes. None of these captions belongs to a picture. They are what two layers and a table have kept, after a minute and a half, of the captions of 29,000 pictures.
+# In the run shown, the model is correct and dull at 0.3: both captions begin with a man in a red shirt. At 0.7 it leaves this path, and a man goes *on a floating down the street*. At 1.2 the grammar breaks down. None of these captions belongs to a picture. They are what two layers and a table have kept, after a minute and a half, of the captions of 29,000 pictures.
 #
 # ## What a prompt is
 #
@@ -456,9 +458,8 @@ if CHECKING:
 #
 # ## Exercises
 #
-# **1. Write it first** (★, 20 min, before you read the code). Take `DecoderLayer` from [the layers](09_layers.ipynb) and delete until nothing speaks of a memory. Then write the model around it: `Embedding`, `SinusoidalPositions`, a list of your layers, `causal_mask`. Which class of the book is your layer?
-
-# %% [markdown]
+# **1. Write it first** is [above](#the-code).
+#
 # :::{admonition} Solution 1
 # :class: dropdown
 # From `__init__` goes `cross_attention`, and `range(3)` becomes `range(2)`. From `forward` go `memory`, `memory_mask` and the middle one of the three steps. What remains is `EncoderLayer`: given the same weights and the same mask, both compute the same. `Layer` and `GPT` above are one way to write it.
@@ -478,8 +479,7 @@ if CHECKING:
 
 # %% [markdown]
 # **2. By hand** (★, 10 min). The largest GPT-2 has 48 layers of width 1,600 and is otherwise like the smallest. Estimate its size with $12 N D^2$ alone, in your head, and then compute it exactly. In which of the two models does the table matter more?
-
-# %% [markdown]
+#
 # :::{admonition} Solution 2
 # :class: dropdown
 # $12 \cdot 48 \cdot 1600^2 = 576 \cdot 2.56\,\text{M} = 1.47$ billion. The table adds $50{,}257 \cdot 1600 = 80.4$ M, positions 1.6 M, biases and norms $48 \cdot 13 \cdot 1600 + 2 \cdot 1600 = 1.0$ M, which makes 1,557,611,200. The table has 5% of the large model and 31% of the small one. That is why one may forget it when speaking of billions, and why the small models of this book have small vocabularies.
@@ -494,8 +494,7 @@ if CHECKING:
 
 # %% [markdown]
 # **3. The prompt in one pass** (★★, 30 min). `write` reads the prompt token by token, though all of it is known. Let `look_back` take $T$ new tokens at once, with $P$ others in the cache already. Which mask does it need, and of what shape?
-
-# %% [markdown]
+#
 # :::{admonition} Solution 3
 # :class: dropdown
 # New token $i$ may see all $P$ old ones and the new ones up to itself. That is what the last $T$ rows of the causal mask for $P + T$ positions say, a mask of shape $(T, P + T)$. So `look_back` gets one more line, `mask = causal_mask(keys.size(2))[-x.size(1):]`, and hands this mask to `attend`. For a single new token it is a row of True, and that's why we needed none. In `next_logits`, take a list of tokens and the place of the first, and the logits of the last. The prompt then goes through in one pass, as in training; programs that serve language models call this *prefill*.
@@ -529,8 +528,14 @@ if CHECKING:
 # %% [markdown]
 # ## Further
 #
-# **Was the first GPT like this?** Nearly. Its [published code](https://github.com/openai/finetune-transformer-lm/blob/master/train.py) of 2018 adds, then normalizes, twice per layer: the paper's decoder layer without its middle, as on this page. Positions are learned, and GELU replaces ReLU. GPT-2 moved the norms in front and added one at the end.
+# ### Was the first GPT like this?
 #
-# **Why is GPT-2 small sometimes called 117M?** That is the number in its paper. A note in OpenAI's repository says that the first counts were wrong and that 117M and 124M are the same model.
+# Nearly. Its [published code](https://github.com/openai/finetune-transformer-lm/blob/master/train.py) of 2018 adds, then normalizes, twice per layer: the paper's decoder layer without its middle, as on this page. Positions are learned, and GELU replaces ReLU. GPT-2 moved the norms in front and added one at the end.
 #
-# **May a caption look at the one before?** In our rows it does, since the causal mask knows nothing of `</s>`. Here it gains nothing by it, because the one before is about another picture, so the model has to learn to ignore what stands before `</s>`. In return no position is wasted on padding. Large models are usually trained on such packed rows, too, with or without a mask between texts.
+# ### Why is GPT-2 small sometimes called 117M?
+#
+# That is the number in its paper. A note in OpenAI's repository says that the first counts were wrong and that 117M and 124M are the same model.
+#
+# ### May a caption look at the one before?
+#
+# In our rows it does, since the causal mask knows nothing of `</s>`. Here it gains nothing by it, because the one before is about another picture, so the model has to learn to ignore what stands before `</s>`. In return no position is wasted on padding. Large models are usually trained on such packed rows, too, with or without a mask between texts.

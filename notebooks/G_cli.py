@@ -679,7 +679,7 @@ table = Path(home.name, "pairs.tsv")
 table.write_text("Guten Tag.\tHello.\nkaputt\n")
 for arguments in (
     ("translate", "--model", "nowhere"),
-    ("train", "--output", folder, *options, "--lr-scale", 0.5, "--device", "cpu"),
+    ("train", "--output", folder, *options, "--peak-lr", 0.002, "--device", "cpu"),
     ("train", "--output", f"{home.name}/own", "--data", table),
     ("average", "--run", folder, "--output", averaged, "--last", 3),
     ("average", "--run", folder, "--output", f"{home.name}/more", "--last", 99),

@@ -20,7 +20,6 @@ TABLE = ["experiments.settings", "experiments.start", "speed.prepare"]  # need o
 MINIATURES: dict[str, dict[str, Any]] = {
     "experiments.beyond": {"sentences": 2},
     "experiments.captions": {"steps": 2},
-    "experiments.departures": {"seeds": (0,), "steps": 1},
     "experiments.growth": {
         "preset": "tiny",
         "steps": 1,
@@ -31,14 +30,13 @@ MINIATURES: dict[str, dict[str, Any]] = {
     "experiments.ladder": {"rungs": ("means", "layers"), "updates": 3, "asked": 2},
     "experiments.parsing": {"shares": (1,), "seeds": (0,), "steps": 1},
     "experiments.recall": {"seeds": (0,), "distances": (1,), "steps": 2},
-    "experiments.risk": {"sentences": 2, "samples": 3, "temperatures": (0.5,)},
     "experiments.settings": {"sizes": (40,), "threads": 1},
-    "experiments.since": {"seeds": (0,), "steps": 1},
+    "experiments.changes": {"seeds": (0,), "steps": 1},
     "experiments.smoothing": {"seeds": (0,), "steps": 2, "sentences": 4},
     "experiments.start": {"pairs": 20, "steps": 8, "seeds": (0,), "sentences": 2},
     "experiments.symptoms": {"steps": 4, "sentences": 4, "captions": 2, "pairs": 60},
     "experiments.table1": {"lengths": (4,), "widths": (6,), "width": 8, "brief": 1e-4},
-    "experiments.variations": {
+    "experiments.table3": {
         "rows": ("post-2-cold", "C-N2"),
         "seeds": (0,),
         "steps": 2,
@@ -60,19 +58,17 @@ MINIATURES: dict[str, dict[str, Any]] = {
 FIELDS = {  # of the last line, as pages read them; settings come first
     "beyond": "first loss",
     "captions": "bleu translations averages signature",
-    "departures": "change seed validation_loss",
     "growth": "series sentences length seconds bytes",
     "ladder": "rung loss right writes parameters",
     "parsing": "trees share words_written f1_free well_formed_constrained curve seconds",
     "recall": "kind distance steps accuracy",
-    "risk": "system BLEU ahead low high chrF",
     "settings": "pairs preset best_step best_epoch processor_hours sentences bleu",
-    "since": "change seed validation_loss",
+    "changes": "change seed validation_loss",
     "smoothing": "smoothing perplexity bleu says is_right",
     "start": "model everyday captions",
     "symptoms": "what bleu loops german endless said",
     "table1": "layer n d seconds kept_bytes",
-    "variations": "row seed validation_loss perplexity curve bleu signature seconds",
+    "table3": "row seed validation_loss perplexity curve bleu signature seconds",
     "widths": "captions beam alpha BLEU ahead low high length",
     "prepare": "what pairs stages",
     "serving": "search system times_ours bleu same_as_ours",
@@ -175,9 +171,9 @@ def test_a_command_takes_options_of_all_kinds(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("whole", [False, True])
 def test_one_stack_reads_source_and_target_as_one_text(whole: bool) -> None:
     """No word sees the target's next one, and what padding stands before it changes nothing."""
-    since = importlib.import_module("benchmarks.experiments.since")
+    changes = importlib.import_module("benchmarks.experiments.changes")
     config = TransformerConfig(20, d_model=16, d_ff=32, heads=2)
-    model = since.DecoderOnly(config, layers=2, whole=whole).double().eval()
+    model = changes.DecoderOnly(config, layers=2, whole=whole).double().eval()
     source = torch.tensor([[5, 6, 7, 2], [8, 2, 0, 0]])
     states = model(source, torch.tensor([[1, 9], [1, 9]]))
     alone = model(source[1:, :2], torch.tensor([[1, 9]]))

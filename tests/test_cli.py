@@ -203,7 +203,7 @@ def test_a_model_to_start_with_keeps_its_shape_vocabulary_and_weights(
     trained: Path, table: Path, tmp_path: Path
 ) -> None:
     command = ["train", "--data", table, "--columns", 1, 0, "--start", trained]
-    command += ["--dropout", 0.3, "--lr-scale", 1e-9, *SHORT, "--steps", 1]
+    command += ["--dropout", 0.3, "--peak-lr", 1e-9, *SHORT, "--steps", 1]
     result = run(*command, "--output", tmp_path / "run")
     assert result.code == 0, result.err
     (before, tokenizer), (after, own) = map(load_model, (trained, tmp_path / "run"))
@@ -229,7 +229,7 @@ def test_a_preset_brings_its_settings_and_what_is_typed_wins(
     result = run(*plan, "--preset=big", "--steps", 77, "--vocabulary-size", 400)
     assert result.code == 0, result.err
     typed = {"steps": 77, "save_every": 600, "keep_checkpoints": 20}
-    typed |= {"max_tokens": 25_000, "warmup": 4000, "lr_scale": 1.0}
+    typed |= {"max_tokens": 25_000, "warmup": 4000, "peak_lr": None}
     assert seen == [TrainingConfig(**typed)]  # type: ignore[arg-type]
     for said in ("parameters", "77 steps", "operations", "GiB", "hours"):
         assert said in result.out
@@ -367,7 +367,7 @@ def test_a_mistake_is_one_line(
     assert {*tmp_path.iterdir()} == before
 
 
-@pytest.mark.parametrize("option", ["--steps", "--lr-scale", "--max-tokens"])
+@pytest.mark.parametrize("option", ["--steps", "--peak-lr", "--max-tokens"])
 def test_a_value_that_no_training_can_have_is_named(
     option: str, tmp_path: Path
 ) -> None:

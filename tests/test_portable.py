@@ -33,5 +33,5 @@ def test_a_millionth_is_added_once(tmp_path, draw):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("setting", ["kernels-avx2", "moved-1"])
 def test_lessons_that_train_hold_elsewhere(setting):
-    lessons = ["10_transformer", "18_training", "21_attention_maps"]
+    lessons = ["10_transformer", "18_training", "23_parsing"]
     assert run(setting, [f"notebooks/{name}.ipynb" for name in lessons]) == 0

@@ -355,7 +355,7 @@ TURNED = [Pair(pair.target, pair.source) for pair in PAIRS[:100]]
 @pytest.mark.parametrize(
     ("change", "name"),
     [
-        ({"config": replace(CONFIG, lr_scale=0.3)}, "lr_scale"),
+        ({"config": replace(CONFIG, peak_lr=0.003)}, "peak_lr"),
         ({"config": replace(CONFIG, grad_accum_steps=1)}, "grad_accum_steps"),
         ({"config": replace(CONFIG, precision="bf16")}, "precision"),
         ({"config": replace(CONFIG, seed=1)}, "seed"),

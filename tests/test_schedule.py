@@ -11,17 +11,22 @@ from annotated_transformer.schedule import learning_rate
 
 STEPS = st.integers(1, 10**7)
 WIDTHS = st.integers(1, 10_000)
-SCALES = st.floats(1e-3, 1e3)
+PEAKS = st.floats(1e-9, 1.0)
 
 
-@given(STEPS, WIDTHS, STEPS, SCALES)
-def test_it_is_equation_3(
-    step: int, d_model: int, warmup: int, lr_scale: float
+@given(STEPS, WIDTHS, STEPS)
+def test_it_is_equation_3(step: int, d_model: int, warmup: int) -> None:
+    expected = d_model**-0.5 * min(step**-0.5, step * warmup**-1.5)
+    assert math.isclose(learning_rate(step, d_model, warmup), expected, rel_tol=1e-9)
+
+
+@given(STEPS, WIDTHS, STEPS, PEAKS)
+def test_a_peak_of_ones_own_scales_it(
+    step: int, d_model: int, warmup: int, peak_lr: float
 ) -> None:
-    shape = min(step**-0.5, step * warmup**-1.5)
-    expected = lr_scale * d_model**-0.5 * shape
-    rate = learning_rate(step, d_model, warmup, lr_scale)
-    assert math.isclose(rate, expected, rel_tol=1e-9)
+    rate = learning_rate(step, d_model, warmup, peak_lr)
+    share = learning_rate(step, d_model, warmup) * math.sqrt(d_model * warmup)
+    assert math.isclose(rate, peak_lr * share, rel_tol=1e-9)
 
 
 @given(STEPS, WIDTHS, STEPS)
@@ -63,5 +68,5 @@ def test_it_drives_an_optimizer_like_a_scheduler_of_pytorch() -> None:
 @pytest.mark.parametrize(("step", "warmup"), [(0, 10), (-1, 10), (1, 0)])
 def test_steps_count_from_one(step: int, warmup: int) -> None:
     """The formula has no value before the first step, and neither has the code."""
-    with pytest.raises((ZeroDivisionError, TypeError)):
+    with pytest.raises((ZeroDivisionError, ValueError)):
         learning_rate(step, 512, warmup)

@@ -177,7 +177,7 @@ def book(tmp_path_factory) -> Path:
         "format: jb-book\nroot: book/api\nparts:\n"
         "- caption: Chapters\n  numbered: true\n  chapters:\n  - file: notebooks/07_adding\n"
         "- caption: Appendices\n  numbered: true\n  chapters:\n  - file: notebooks/A_using\n"
-        "  - file: book/page\n  - file: book/glossary\n"
+        "- caption: Further\n  chapters:\n  - file: book/page\n  - file: book/glossary\n"
     )
     (root / "pyproject.toml").write_text(
         '[tool.annotated-transformer.public]\nadding = ["add"]\n'
@@ -250,6 +250,22 @@ def test_numbers_are_those_of_the_files(book):
     entries = [link.get_text().strip() for link in chapter.select("nav.bd-links a")]
     assert entries == ["7 Adding", "A Using", "A page", "Glossary"]
     assert "7 Adding" in chapter.title.get_text()
+
+
+def test_only_the_part_of_a_page_is_unfolded(book):
+    """Before and after a page come those of its volume."""
+    folds = {
+        "notebooks/07_adding": {"The book", "Chapters"},
+        "notebooks/A_using": {"The book", "Appendices"},
+        "book/page": {"Further"},
+        "book/api": {"The book"},
+    }
+    for name, is_open in folds.items():
+        contents = page(book, f"{name}.html").select("nav.bd-links details[open]")
+        assert {fold.summary.get_text() for fold in contents} == is_open
+    assert not page(book, "notebooks/A_using.html").select("a.right-next")
+    assert not page(book, "book/page.html").select("a.left-prev")
+    assert page(book, "notebooks/A_using.html").select("a.left-prev")
 
 
 def test_references_carry_the_number_of_their_section(book):
@@ -402,6 +418,7 @@ def test_references_in_the_reference_part_lead_to_sections():
         "glossary",
         "questions",
         "troubleshooting",
+        "messages",
     )
     for name in reference:
         text = (ROOT / "book" / f"{name}.md").read_text(encoding="utf-8")

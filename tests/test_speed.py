@@ -153,7 +153,9 @@ def test_in_16_bits_the_loss_is_close(batch: Batch) -> None:
 @pytest.mark.parametrize("precision, fused", [("fp32", True), ("bf16", False)])
 def test_attention_is_fused_where_that_is_fast(precision: Any, fused: bool) -> None:
     """On a CPU not in 16 bits; on a GPU never by cuDNN, which prepares for each length."""
-    loss = FastLoss(make(d_v=6), precision=precision)
+    model = make(d_v=6)
+    use_fused(model)
+    loss = FastLoss(model, precision=precision)
     allowed = []
     loss.model.encoder.register_forward_hook(
         lambda *_: allowed.append(torch.backends.cuda.cudnn_sdp_enabled())

@@ -1,6 +1,7 @@
 """The trainer makes the paper's updates, keeps the best weights and guards its folder."""
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -91,8 +92,8 @@ def train_plainly(model: Transformer, config: TrainingConfig) -> None:
         for batch in batches(CORPUS, config.max_tokens, config.seed, epoch)
     )
     for step in range(1, config.steps + 1):
-        rate = 16**-0.5 * min(step**-0.5, step * config.warmup**-1.5)
-        adam.param_groups[0]["lr"] = config.lr_scale * rate
+        rise, fall = step / config.warmup, math.sqrt(config.warmup / step)
+        adam.param_groups[0]["lr"] = 0.00125 * min(rise, fall)
         logits = []
         labels = []
         for source, target in islice(stream, config.grad_accum_steps):
@@ -454,7 +455,7 @@ def test_a_run_that_dies_says_so_once_in_its_log_and_on_the_screen(
 ) -> None:
     """Also when it goes on in between; it trains on all the same."""
     monkeypatch.setattr(trainer, "STALL", 100)
-    config = TrainingConfig(max_tokens=150, warmup=20, lr_scale=8.0)
+    config = TrainingConfig(max_tokens=150, warmup=20, peak_lr=0.4)
     shown = ""
     for steps in (250, 350):
         go(tmp_path, replace(config, steps=steps), pairs=PAIRS[:60])

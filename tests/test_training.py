@@ -179,7 +179,7 @@ def test_the_validation_loss_is_the_plain_one() -> None:
     [
         *({name: 0} for name in ("steps", "max_tokens", "grad_accum_steps", "warmup")),
         *({name: 0} for name in ("save_every", "keep_checkpoints", "patience")),
-        *({"lr_scale": value} for value in (0.0, -1.0, torch.inf, torch.nan)),
+        *({"peak_lr": value} for value in (0.0, -1.0, torch.inf, torch.nan)),
         *({"grad_clip": value} for value in (0.0, torch.nan)),
         *({"label_smoothing": value} for value in (-0.1, 1.0)),
         {"steps": -1},

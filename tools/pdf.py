@@ -1,8 +1,11 @@
-"""Print the built site as one PDF: title, contents, the chapters in order, with outline and links.
+"""Print the built site as two PDFs, the book and what one looks up beside it.
+
+Each has a title, contents, the chapters in order, an outline, and links.
 
 Chromium prints each part of the book by itself, since its time grows with the square of the pages,
-and pypdf joins them. A link between two places of the book is printed as one to `BOOK`, and led to
-its place when all parts are there. The contents are printed twice: they need the numbers of pages.
+and pypdf joins them. A link between two places of a volume is printed as one to `BOOK`, and led to
+its place when all parts are there; one to the other volume leads to the site. The contents are
+printed twice: they need the numbers of pages.
 """
 
 import html
@@ -29,7 +32,7 @@ from tools.problem import Problem, ProblemError
 ROOT = Path(__file__).parents[1]
 SITE = ROOT / "_build" / "html"
 WORK = ROOT / "_build" / "pdf"
-TARGET = ROOT / "_build" / "annotated-transformer.pdf"
+BESIDE = {"Further", "Manual"}  # the parts of the second volume
 STYLE = ROOT / "book" / "site" / "templates" / "pdf.css"
 LOGO = ROOT / "book" / "site" / "assets" / "logo.svg"
 BOOK = "https://book.invalid/"  # where links within the book lead until its parts are joined
@@ -85,16 +88,27 @@ def main() -> None:
     if browser is None:
         raise ProblemError(Problem("make pdf", "no browser", REMEDY))
     config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
-    pages = read_pages()
+    WORK.mkdir(exist_ok=True)
+    beside = [page for page in read_pages() if page.part in BESIDE]
+    book = [page for page in read_pages() if page.part not in BESIDE]
+    title = config["title"]
+    print_volume(browser, config, book, title, "annotated-transformer.pdf")
+    title = f"{title.partition(',')[0]}, further and manual"
+    print_volume(browser, config, beside, title, "annotated-transformer-manual.pdf")
+
+
+def print_volume(
+    browser: str, config: dict[str, Any], pages: list[Page], title: str, file: str
+) -> None:
+    """Print some pages as a volume."""
     names = {page.file: page.name for page in pages}
     anchors = {page.name: prefix_anchors(page) for page in pages}
     targets = Targets(names, anchors, config["html"]["baseurl"])
     for page in pages:
         adapt(page, targets)
     sheets = style_sheets(pages[0])
-    WORK.mkdir(exist_ok=True)
 
-    front = print_html(browser, write_front(pages, config, sheets, {}))
+    front = print_html(browser, write_front(pages, config, title, sheets, {}))
     printed = [front]
     places: dict[str, Place] = {}
     start = len(front.pages)
@@ -104,11 +118,14 @@ def main() -> None:
         printed.append(reader)
         start += len(reader.pages)
     numbers = {name: place.page + 1 for name, place in places.items()}
-    printed[0] = print_html(browser, write_front(pages, config, sheets, numbers))
+    printed[0] = print_html(browser, write_front(pages, config, title, sheets, numbers))
     assert len(printed[0].pages) == len(front.pages)
 
-    write_pdf(printed, pages, places, config)
-    print(f"The book: {TARGET.as_uri()}, {start} pages")
+    writer = join(printed, pages, places)
+    writer.add_metadata({"/Title": title, "/Author": config["author"]})
+    target = WORK.parent / file
+    writer.write(target)
+    print(f"{title}: {target.as_uri()}, {start} pages")
 
 
 def read_places(reader: PdfReader, start: int) -> dict[str, Place]:
@@ -167,17 +184,10 @@ def adapt(page: Page, targets: Targets) -> None:
         if code.get_text().count("\n") > LONG_CODE:
             code["class"] = [*code.get("class", []), "long"]
     for figure in article.select("figure.book-steps"):
-        name_steps(figure)
-
-
-def name_steps(figure: Tag) -> None:
-    """Put the text of its button above each drawing of a figure in steps."""
-    names = [text(label) for label in figure.find_all("label")]
-    for name, step in zip(names, figure.select(".step")):
-        markup = f'<p class="step-name">{html.escape(name)}</p>'
-        heading = BeautifulSoup(markup, "html.parser").p
-        assert heading is not None
-        step.insert(0, heading)
+        chosen = [button.has_attr("checked") for button in figure.find_all("input")]
+        for is_shown, step in zip(chosen, figure.select(".step")):
+            if not is_shown:
+                step.decompose()
 
 
 def target_of(link: str, page: Page, targets: Targets) -> str:
@@ -197,17 +207,21 @@ def target_of(link: str, page: Page, targets: Targets) -> str:
 
 
 def write_front(
-    pages: list[Page], config: dict[str, Any], sheets: str, numbers: dict[str, int]
+    pages: list[Page],
+    config: dict[str, Any],
+    title: str,
+    sheets: str,
+    numbers: dict[str, int],
 ) -> str:
     """Return the title and the contents as a page of HTML."""
-    title, subtitle = config["title"].split(", ")
+    name, subtitle = title.split(", ")
     lede = text(pages[0].article.select_one(".book-lede"))
     author = config["author"][0].upper() + config["author"][1:]
-    return f"""{head(config["title"], sheets, STYLE.read_text(encoding="utf-8"))}
+    return f"""{head(title, sheets, STYLE.read_text(encoding="utf-8"))}
 <body>
 <section class="title-page">
 <img src="{LOGO.as_uri()}" alt="">
-<p class="title">{html.escape(title)}</p>
+<p class="title">{html.escape(name)}</p>
 <p class="subtitle">{html.escape(subtitle)}</p>
 <p class="title-lede">{html.escape(lede)}</p>
 <p class="foot">{html.escape(author)}, {config["copyright"]}<br>
@@ -309,13 +323,10 @@ def print_html(browser: str, page: str) -> PdfReader:
     return PdfReader(BytesIO(out.read_bytes()))
 
 
-def write_pdf(
-    printed: list[PdfReader],
-    pages: list[Page],
-    places: dict[str, Place],
-    config: dict[str, Any],
-) -> None:
-    """Join what was printed, with its links, its outline and what it says of itself."""
+def join(
+    printed: list[PdfReader], pages: list[Page], places: dict[str, Place]
+) -> PdfWriter:
+    """Join what was printed, with its links and its outline."""
     writer = PdfWriter()
     for reader in printed:
         writer.append(reader, import_outline=False)
@@ -338,10 +349,9 @@ def write_pdf(
                 parent=chapter,
                 fit=Fit.xyz(top=place.top),
             )
-    writer.add_metadata({"/Title": config["title"], "/Author": config["author"]})
     writer.page_mode = "/UseOutlines"
     writer.root_object[NameObject("/Lang")] = TextStringObject("en")
-    writer.write(TARGET)
+    return writer
 
 
 def lead_links(writer: PdfWriter, places: dict[str, Place]) -> None:

@@ -35,7 +35,7 @@ from benchmarks import common
 SETTINGS: dict[str, Any] = {
     "max_tokens": 768,
     "warmup": 300,
-    "lr_scale": 0.6,
+    "peak_lr": 0.0031,
     "save_every": 250,
     "keep_checkpoints": 8,
 }

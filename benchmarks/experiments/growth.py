@@ -19,6 +19,7 @@ import torch
 from annotated_transformer import Transformer
 from annotated_transformer import preset as preset_named
 from annotated_transformer.batching import Batch
+from annotated_transformer.decoding import use_fused
 from annotated_transformer.speed import FastLoss
 from annotated_transformer.training import make_adam
 from benchmarks import common
@@ -34,7 +35,9 @@ def measure(preset: str, sentences: int, length: int, steps: int) -> common.Reco
     config = preset_named(
         preset, vocabulary_size=VOCABULARY, max_length=max(length, 16)
     )
-    loss = FastLoss(Transformer(config))
+    model = Transformer(config)
+    use_fused(model)
+    loss = FastLoss(model)
     adam = make_adam(loss)
 
     def seconds(sentences: int, length: int) -> float:

@@ -49,12 +49,12 @@ SHAPE: dict[str, Any] = {
     "d_ff": 512,
     "heads": 4,
     "dropout": 0.1,
-    "pre_norm": True,  # it starts sooner (chapter 25)
+    "pre_norm": True,  # it starts sooner (chapter 9)
 }
 VOCABULARY = 3000  # words; of rarer ones the outline
 MAX_TOKENS = 1024
 WARMUP = 400
-LR_SCALE = 0.5
+PEAK = 0.0022
 EVERY = 250  # updates between two looks at the held-out trees
 PATIENCE = 1500  # updates without a better loss on them
 EXAMPLE = ["the", "black", "cat", "likes", "fish", "."]
@@ -147,7 +147,7 @@ def fit(
     """
 
     def rate(step: int) -> float:
-        return learning_rate(step, model.config.d_model, warmup, LR_SCALE)
+        return learning_rate(step, model.config.d_model, warmup, PEAK)
 
     loss = SmoothedLoss(model, 0.1)
     best_loss, best_step, best_weights = math.inf, 0, model.state_dict()
@@ -314,7 +314,7 @@ def main(
         **SHAPE,
         "max_tokens": MAX_TOKENS,
         "warmup": WARMUP,
-        "lr_scale": LR_SCALE,
+        "peak_lr": PEAK,
         "steps": steps,
         "patience": PATIENCE,
         "vocabulary": VOCABULARY,

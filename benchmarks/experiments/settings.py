@@ -44,7 +44,7 @@ class Training:
     preset: str
     vocabulary_size: int
     max_tokens: int
-    lr_scale: float
+    peak_lr: float
     warmup: int
     steps: int
     save_every: int
@@ -53,15 +53,15 @@ class Training:
 
 
 TRAININGS = (
-    Training(3_000, "tiny", 2000, 1024, 0.5, 300, 1500, 100),
-    Training(3_000, "tiny", 2000, 1024, 0.5, 300, 1500, 100, dropout=0.3),
-    Training(3_000, "captions", 2000, 1024, 0.5, 300, 1500, 100, dropout=0.3),
-    Training(30_000, "tiny", 4000, 1024, 1.0, 1000, 5000, 500),
-    Training(30_000, "captions", 4000, 2048, 1.0, 1000, 8000, 500, dropout=0.3),
-    Training(30_000, "everyday", 4000, 2048, 1.0, 1000, 8000, 500),
-    Training(200_000, "tiny", 6000, 1024, 1.0, 1000, 5000, 1000),
-    Training(200_000, "everyday", 6000, 2048, 1.0, 1000, 6000, 1000),
-    Training(200_000, "small", 6000, 2048, 1.0, 1000, 12_000, 1000),
+    Training(3_000, "tiny", 2000, 1024, 0.0026, 300, 1500, 100),
+    Training(3_000, "tiny", 2000, 1024, 0.0026, 300, 1500, 100, dropout=0.3),
+    Training(3_000, "captions", 2000, 1024, 0.0021, 300, 1500, 100, dropout=0.3),
+    Training(30_000, "tiny", 4000, 1024, 0.0028, 1000, 5000, 500),
+    Training(30_000, "captions", 4000, 2048, 0.0023, 1000, 8000, 500, dropout=0.3),
+    Training(30_000, "everyday", 4000, 2048, 0.002, 1000, 8000, 500),
+    Training(200_000, "tiny", 6000, 1024, 0.0028, 1000, 5000, 1000),
+    Training(200_000, "everyday", 6000, 2048, 0.002, 1000, 6000, 1000),
+    Training(200_000, "small", 6000, 2048, 0.002, 1000, 12_000, 1000),
 )
 
 

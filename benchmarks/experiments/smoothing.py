@@ -1,9 +1,9 @@
-"""Repeat chapter 17's pair of runs, without and with label smoothing, from several seeds.
+"""Train without and with label smoothing, in pairs, from several seeds.
 
     python -m benchmarks.experiments.smoothing --seeds 0 1 2 3 4 5
 
-The seed draws the first weights and the order of the batches; seed 0 is the pair of the chapter.
-Writes `results/smoothing.jsonl`, from which the chapter prints its table.
+The seed draws the first weights and the order of the batches. Writes `results/smoothing.jsonl`,
+from which chapter 17 prints.
 """
 
 import math
@@ -41,7 +41,7 @@ SHAPE: dict[str, Any] = {
 PAIRS = 5000
 MAX_TOKENS = 384
 WARMUP = 100
-LR_SCALE = 0.5
+PEAK = 0.0063
 
 
 @cache
@@ -55,7 +55,7 @@ def task(sentences: int) -> tuple[Tokenizer, EncodedCorpus, list[Pair]]:
 
 def rate(step: int) -> float:
     """Return the learning rate of a step."""
-    return learning_rate(step, SHAPE["d_model"], WARMUP, LR_SCALE)
+    return learning_rate(step, SHAPE["d_model"], WARMUP, PEAK)
 
 
 def measure(seed: int, smoothing: float, steps: int, sentences: int) -> common.Record:
@@ -97,7 +97,7 @@ def main(
         **SHAPE,
         "max_tokens": MAX_TOKENS,
         "warmup": WARMUP,
-        "lr_scale": LR_SCALE,
+        "peak_lr": PEAK,
         "steps": steps,
         "sentences": sentences,
     }

@@ -52,12 +52,12 @@ def measure(
         recipe("captions"),
         steps=steps,
         max_tokens=1024,
-        lr_scale=0.3,
+        peak_lr=0.0007,
         save_every=steps // 8,
         seed=seed,
     )
     if model == NOTHING:
-        config = replace(config, lr_scale=recipe("captions").lr_scale)
+        config = replace(config, peak_lr=recipe("captions").peak_lr)
         tokenizer = Tokenizer.train(own, 4000)
         torch.manual_seed(seed)
         learner = Transformer(preset("captions", vocabulary_size=len(tokenizer)))

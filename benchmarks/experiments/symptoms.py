@@ -46,7 +46,7 @@ SHAPE: dict[str, Any] = {
 }
 MAX_TOKENS = 384
 WARMUP = 100
-LR_SCALE = 0.5
+PEAK = 0.0063
 EXTRA = 10  # tokens that a translation may have more than the longest source
 AFTER_BREAK = 30  # updates after a training run goes on
 BY_HEART = 150  # updates
@@ -128,7 +128,7 @@ def without_end(tokens: Tensor) -> Tensor:
 
 def rate(step: int, first: int = 1) -> float:
     """Return the learning rate of a step of a run that begins with the step `first`."""
-    return learning_rate(step + first - 1, SHAPE["d_model"], WARMUP, LR_SCALE)
+    return learning_rate(step + first - 1, SHAPE["d_model"], WARMUP, PEAK)
 
 
 def new_model(vocabulary_size: int) -> Transformer:
@@ -364,7 +364,7 @@ def main(
         **SHAPE,
         "max_tokens": MAX_TOKENS,
         "warmup": WARMUP,
-        "lr_scale": LR_SCALE,
+        "peak_lr": PEAK,
         "sentences": sentences,
         "captions": captions,
         "vocabulary_size": len(tokenizer),

@@ -28,6 +28,7 @@ from torch.profiler import ProfilerActivity, profile
 
 from annotated_transformer import TrainingConfig, Transformer, preset, speed
 from annotated_transformer.batching import EncodedCorpus, plan_batches
+from annotated_transformer.decoding import use_fused
 from annotated_transformer.regularization import label_smoothed_loss
 from annotated_transformer.trainer import load_batches
 from annotated_transformer.training import make_adam
@@ -163,6 +164,7 @@ def measure_step(bench: Bench, setup: Setup) -> common.Record:
     torch.manual_seed(0)
     config = preset(setup.preset, vocabulary_size=bench.vocabulary)
     model = Transformer(config).to(bench.device)
+    use_fused(model)
     if setup.compile:
         speed.compile_layers(model)
     loss = speed.FastLoss(model, precision=setup.precision)

@@ -28,6 +28,7 @@ from torch.nn.attention import sdpa_kernel
 
 from annotated_transformer import Transformer, TransformerConfig
 from annotated_transformer.batching import Batch
+from annotated_transformer.decoding import use_fused
 from annotated_transformer.masks import BOS, EOS, PAD
 from annotated_transformer.positional_encoding import SinusoidalPositions
 from annotated_transformer.speed import FUSED, FastLoss, Precision
@@ -192,8 +193,10 @@ def main(
             part.append(Batch(source.to(device), target.to(device)))
         parts.append(part)
     torch.manual_seed(0)
+    ours = Transformer(config)
+    use_fused(ours)
     losses: dict[str, nn.Module] = {
-        "ours": FastLoss(Transformer(config), precision=precision),
+        "ours": FastLoss(ours, precision=precision),
         "torch.nn.Transformer": common.WholeLoss(TorchTransformer(config), 0.1),
     }
     if importlib.util.find_spec("transformers"):

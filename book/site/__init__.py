@@ -28,6 +28,7 @@ from book.site import (
     terms,
     tokens,
     typography,
+    volumes,
 )
 
 
@@ -63,6 +64,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     )
     app.connect("doctree-read", heads.fold_imports)
     app.connect("doctree-resolved", heads.add_head)
+    app.connect("html-page-context", volumes.set_apart)
     app.connect("html-page-context", meta.describe)
     app.connect("build-finished", meta.write_files)
     app.connect("html-page-context", accessible.repair_body)

@@ -1,6 +1,6 @@
 """Numbers in the prose, computed when the site is built.
 
-A page writes `{{ code.model }}`, or `{{ hours.h100:.1f }}` with a format as Python has it. A name
+A page writes `{{ code.model }}`, or `{{ code.practice:, }}` with a format as Python has it. A name
 begins with its group, a function below, which reads the package, the notebooks or a log.
 """
 
@@ -9,12 +9,13 @@ import functools
 import io
 import itertools
 import json
+import math
 import re
 import tokenize
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
-from statistics import mean
+from statistics import mean, stdev
 from typing import Any
 
 from sphinx.application import Sphinx
@@ -36,7 +37,6 @@ NO_CODE = {
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef
 EXERCISE = re.compile(r"^\*\*(?:Exercise )?(\d)\. [^\n]*?\(★+, (\d+) min\b", re.M)
 MINUTES = re.compile(r"\(★+, (\d+) min\b")
-RUNTIME = re.compile(r"base 1 x (\S.*?) +[\d.]+ GiB each, +([\d.]+) hours")
 LOGGED = 60  # characters of a translation that the log of symptoms holds
 REPEATED = re.compile(r"(.+?)\1{9,}")
 BROKEN = (
@@ -46,14 +46,14 @@ BROKEN = (
 RESUMED = "| {what} | {before:.2f} | {after_1:.2f} | {worst:.2f} | {end:.2f} |"
 CHECKPOINT = "step {step}: loss {loss:.3f}, validation loss {validation_loss:.3f}, BLEU {score:.1f}"
 SETTINGS = (
-    "| {pairs:,} | `{preset}` | {dropout} | {max_tokens:,} | {lr_scale} | {warmup:,} "
+    "| {pairs:,} | `{preset}` | {dropout} | {max_tokens:,} | {peak_lr} | {warmup:,} "
     "| {best_step:,} | {best_epoch:.0f} | {processor_hours:.1f} | {bleu:.1f} |"
 )
 LONGER = (
-    "| {pairs} | `{preset}` | {max_tokens:,} | {lr_scale} | {warmup:,} | {steps:,} "
+    "| {pairs} | `{preset}` | {max_tokens:,} | {peak_lr} | {warmup:,} | {steps:,} "
     "| {epoch:.0f} | {hours} | {bleu:.1f} |"
 )
-TRAINED_WITH = ("max_tokens", "lr_scale", "warmup")
+TRAINED_WITH = ("max_tokens", "peak_lr", "warmup")
 DECODED = "| {what} | {bleu} | {loops} | {endless} | *{said}* |"
 
 Values = dict[str, Any]
@@ -134,7 +134,7 @@ def code_lines(text: str) -> int:
 
 
 def hours(root: Path) -> Values:
-    """Hours of reading and of exercises; of a training, as the last chapter prints them."""
+    """Hours of reading and of exercises."""
     reading_minutes = minutes = 0.0
     for path in sorted((root / "notebooks").glob("[0-9]*.ipynb")):
         text = prose(path)
@@ -142,9 +142,7 @@ def hours(root: Path) -> Values:
         reading_minutes += visible_lines(path) / LINES_A_MINUTE
         minutes += sum(int(number) for number in MINUTES.findall(text))
     reading = round(reading_minutes / 60)
-    printed = outputs(root / "notebooks" / "30_wmt14.ipynb")
-    trainings = {slug(gpu): float(number) for gpu, number in RUNTIME.findall(printed)}
-    return {"reading": reading, "exercises": round(minutes / 60), **trainings}
+    return {"reading": reading, "exercises": round(minutes / 60)}
 
 
 def exercise(root: Path) -> Values:
@@ -228,6 +226,37 @@ def serving(root: Path) -> Values:
             if record.get("system") == "ours bf16" and "times_ours" in record:
                 gains.append(100 * record["times_ours"] - 100)
     return {"least": min(gains), "most": max(gains)}
+
+
+def changes(root: Path) -> Values:
+    """What each of `benchmarks/experiments/changes.py` does to the loss, with its 95% interval."""
+    losses: dict[str, list[float]] = {}
+    _, *records = log(root, "changes")
+    for record in sorted(records, key=lambda record: record["seed"]):
+        losses.setdefault(slug(record["change"]), []).append(record["validation_loss"])
+    (plain_name, plain), *changed = losses.items()
+    found: Values = {plain_name: f"{mean(plain):.2f}"}
+    for name, by_seed in changed:
+        gains = [loss - before for loss, before in zip(by_seed, plain, strict=True)]
+        half = 4.30 * stdev(gains) / math.sqrt(3)  # Student's t, for three seeds
+        found[name] = f"{mean(gains):+.2f} ± {half:.2f}".replace("-", "−")
+    return found
+
+
+def models(root: Path) -> Values:
+    """Size and score of the models that come with the package, from their cards and logs."""
+    found: Values = {}
+    for card in sorted(root.glob("annotated_transformer/pretrained/*/README.md")):
+        name = slug(card.parent.name)
+        size = re.search(r"([\d,]+) parameters", card.read_text(encoding="utf-8"))
+        found[f"{name}.parameters"] = size[1] if size else ""
+        own = "captions" if "captions" in name else "tatoeba"
+        for line in (card.parent / "evaluation.jsonl").read_text().splitlines():
+            record = json.loads(line)
+            search = record["seed"], record["set"], record["beam"], record["alpha"]
+            if search == (0, own, 4, 0.6):
+                found[f"{name}.bleu"] = record["bleu"]
+    return found
 
 
 def start(root: Path) -> Values:
@@ -358,6 +387,8 @@ GROUPS: dict[str, Callable[[Path], Values]] = {
         symptoms,
         gpu,
         serving,
+        changes,
+        models,
         start,
         tatoeba,
         suits,
@@ -401,12 +432,3 @@ def visible_lines(path: Path) -> int:
         if cell["cell_type"] == "code" and not is_hidden:
             count += sum(1 for line in cell["source"] if line.strip())
     return count
-
-
-def outputs(path: Path) -> str:
-    """Return what the cells of a notebook have printed."""
-    printed = []
-    for cell in cells(path):
-        for output in cell.get("outputs", []):
-            printed += output.get("text", [])
-    return "".join(printed)

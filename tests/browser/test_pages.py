@@ -363,23 +363,13 @@ def test_what_is_shown_is_whole_on_a_phone(site, address, tab):
 
 
 def test_long_lines_wrap_on_a_phone(address, tab):
-    """A button in the top bar wraps the code, and the next page remembers it."""
-    tab.set_viewport_size(NARROW)
-    tab.goto(address + "notebooks/03_attention.html")
-    button = tab.get_by_role("button", name="Wrap code")
+    """On a narrow screen no line of code has to be scrolled."""
     scrolling = """() => [...document.querySelectorAll(".cell_input pre")]
         .filter((code) => !code.closest("details:not([open])"))
         .filter((code) => code.scrollWidth > code.clientWidth + 1).length"""
-    assert button.get_attribute("aria-pressed") == "false"
-    assert tab.evaluate(scrolling)
-    button.click()
-    assert button.get_attribute("aria-pressed") == "true"
+    tab.set_viewport_size(NARROW)
+    tab.goto(address + "notebooks/03_attention.html")
     assert not tab.evaluate(scrolling)
-    tab.goto(address + "notebooks/04_masks.html")
-    assert button.get_attribute("aria-pressed") == "true"
-    assert not tab.evaluate(scrolling)
-    tab.set_viewport_size(WIDE)
-    assert not button.is_visible()
 
 
 def test_an_address_that_is_wrong_leads_on(serve, site, tmp_path, tab):

@@ -1,4 +1,4 @@
-"""The PDF of three pages, each a part of its own: numbers, running heads, outline and links."""
+"""The PDFs of four pages: numbers, running heads, outline and links; and what is in which."""
 
 from dataclasses import replace
 
@@ -15,20 +15,21 @@ PARTS = {
 
 @pytest.fixture(scope="module")
 def printed(site, tmp_path_factory):
-    """The first page, one of prose and a chapter, printed and joined."""
+    """The volume that has the first page, one of prose and a chapter."""
     work = tmp_path_factory.mktemp("pdf")
     pages = [
-        replace(page, part=PARTS[page.title])
+        replace(page, part=PARTS.get(page.title, page.part))
         for page in pdf.read_pages()
-        if page.title in PARTS
+        if page.title in {*PARTS, "Notation"}
     ]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("sys.argv", ["pdf"])
         patch.setattr(pdf, "read_pages", lambda: pages)
         patch.setattr(pdf, "WORK", work / "parts")
-        patch.setattr(pdf, "TARGET", work / "book.pdf")
         pdf.main()
-    return pypdf.PdfReader(work / "book.pdf")
+    beside = pypdf.PdfReader(work / "annotated-transformer-manual.pdf")
+    assert "Notation" in beside.pages[2].extract_text()
+    return pypdf.PdfReader(work / "annotated-transformer.pdf")
 
 
 @pytest.fixture(scope="module")

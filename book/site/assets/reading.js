@@ -1,6 +1,5 @@
-// What helps to read on any screen: whatever scrolls sideways can be reached with the keyboard, on a
-// narrow screen code can be wrapped, the code of figures is there on demand, and a term or a citation
-// says what it leads to.
+// What helps to read on any screen: whatever scrolls sideways can be reached with the keyboard, the
+// code of figures is there on demand, and a term or a citation says what it leads to.
 
 "use strict";
 
@@ -32,28 +31,6 @@
         }
       }
     }
-  }
-
-  /** A button in the top bar, shown on narrow screens: wrap long lines of code, or scroll them. */
-  function addWrapButton() {
-    const bar = document.querySelector(".article-header-buttons");
-    if (!bar || !document.querySelector("article pre")) return;
-    const button = document.createElement("button");
-    button.className = "btn btn-sm wrap-code";
-    button.type = "button";
-    button.textContent = "Wrap code";
-    const set = (on) => {
-      document.documentElement.dataset.wrap = on ? "on" : "off";
-      button.setAttribute("aria-pressed", String(on));
-      requestAnimationFrame(reach);
-    };
-    button.addEventListener("click", () => {
-      const on = document.documentElement.dataset.wrap !== "on";
-      localStorage.setItem("wrap", on ? "on" : "off");
-      set(on);
-    });
-    bar.prepend(button);
-    set(localStorage.getItem("wrap") === "on");
   }
 
   /** A switch under a chapter's title: show the code of figures, checks and imports, or leave it out. */
@@ -124,7 +101,6 @@
     for (const note of document.querySelectorAll(".note-beside")) watch.observe(note);
   }
 
-  addWrapButton();
   addCodeSwitch();
   addAbouts();
   makeRoomForNotes();
