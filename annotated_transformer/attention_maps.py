@@ -96,7 +96,7 @@ def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> Attent
         model(source, target)
     maps = {}
     for kind, modules in attention_modules(model).items():
-        maps[kind] = torch.cat([weights[module] for module in modules])
+        maps[kind] = torch.stack([weights[module][0] for module in modules])
     return AttentionMaps(**maps)
 
 

@@ -66,7 +66,7 @@ def tidied(pairs: Iterable[Pair]) -> Iterator[Pair]:
 
 
 def paper_sets(name: str) -> dict[str, list[Pair]]:
-    """The pairs of WMT14 to choose and to measure by."""
+    """The validation and test pairs of WMT14."""
     return {part: [*tidied(wmt14_pairs(name, part))] for part in HELD_OUT}
 
 

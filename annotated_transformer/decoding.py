@@ -111,7 +111,7 @@ def layer_step(x: Tensor, cache: Cache, number: int) -> Tensor:
         return attend_to(layer.self_attention, rows, cache.self_kv[number]).view_as(y)
 
     def look_at_source(y: Tensor) -> Tensor:
-        # The hypotheses of a sentence are like so many positions of one target
+        # R hypotheses of a sentence are treated as R positions of one target
         return attend_to(layer.cross_attention, y, cache.cross_kv[number], cache.mask)
 
     x = layer.residuals[0](x, look_back)
@@ -200,7 +200,9 @@ def start_beams(source: Tensor, limit: Tensor, beam: int, n_best: int) -> Beams:
         free=torch.full_like(limit, beam),
         best=torch.full((count, n_best), -torch.inf, device=device),
         tokens=torch.full_like(source[:, :1, None], BOS),
-        total=torch.zeros(count, 1, device=device),  # one: copies would stay alike
+        total=torch.zeros(
+            count, 1, device=device
+        ),  # one: R equal ones would all grow alike
     )
 
 
@@ -265,8 +267,8 @@ def still_open(beams: Beams, alpha: float) -> Tensor:
     """Return (B,), True where a running hypothesis may still come among the best N."""
     most = beams.total.amax(dim=1)
     at_limit = ((5 + beams.limit.to(most.dtype)) / 6) ** alpha
-    now = length_penalty(beams.tokens.size(-1), alpha)
-    return most / at_limit.clamp(min=now) > beams.best[:, -1]
+    at_next = length_penalty(beams.tokens.size(-1), alpha)
+    return most / at_limit.clamp(min=at_next) > beams.best[:, -1]
 
 
 def beam_search(

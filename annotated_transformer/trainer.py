@@ -230,8 +230,10 @@ LOG = "log.jsonl"
 def check_folder(folder: Path) -> None:
     """Raise FileExistsError for a folder that holds anything but a run."""
     held = {path.name for path in folder.glob("*") if path.suffix != ".unfinished"}
+    held -= {".lock"}
+    # Settings and weights without checkpoints are an average
     is_run = SETTINGS in held and (CHECKPOINTS in held or WEIGHTS not in held)
-    if held - {".lock"} and not is_run:
+    if held and not is_run:
         raise FileExistsError(
             f"{folder} holds {min(held)}, and is no run: take another"
         )
@@ -654,7 +656,9 @@ def train(
 
         bar.close()
         if home:
-            if written and progress.lowest_loss == math.inf:  # never validated
+            if (
+                written and progress.lowest_loss == math.inf
+            ):  # no validation, or none with a finite loss
                 save_model(model, tokenizer, written)
             all_reduce_mean(torch.zeros(1))  # all wait for the first process
             model.load_state_dict(load_file(home / WEIGHTS))

@@ -192,13 +192,14 @@ if CHECKING:
     assert abs(bleu_of(short) - 77.9) < 0.05
     lines = ["the black cat likes the fish", "the dog is asleep"]
     wanted_lines = ["the black cat likes fish", "the dog is sleeping"]
+    # force: no warning that the text looks tokenized
     exact = BLEU(tokenize="none", smooth_method="none", force=True)
     assert (
         abs(exact.corpus_score(lines, [wanted_lines]).score - bleu_of(cat + dog)) < 1e-9
     )
 
 # %% [markdown]
-# The dog has no run of four that matches, so it gets 0 by itself. Together the two have 50.0, which isn't their mean, because every n-gram counts alike.
+# The dog has no run of four that matches, so it gets 0 by itself. Together the two have 50.0, while the mean of their scores is 26.9: in a corpus the dog needs no run of four of its own.
 #
 # Now the captions model from [the training chapter](18_training.ipynb) translates the 1,000 captions of Multi30k's test set. It wasn't trained on them, and none of its settings was chosen on them. Real text has `window.` with a period, so lines are cut into tokens first. With `Tokenizer13a`, sacreBLEU's own cutter, our three functions give sacreBLEU's score:
 
@@ -271,7 +272,7 @@ if CHECKING:
 #
 # How text is cut decides which runs match: {cite:t}`post2018call` found differences of up to 1.8 BLEU between the ways in common use. His tool sacreBLEU takes plain text, cuts it itself, and writes what it did into a line called the **signature**. The package's `score` returns BLEU and chrF with theirs.
 #
-# First it checks what it is given. After a lost line each translation is compared with its neighbor's reference, and one string is a list of characters to Python; sacreBLEU's functions score both without a word.
+# First it checks what it is given. If a line got lost, every later translation is compared with its neighbor's reference. And if you pass one string instead of a list, Python takes it for a list of characters. sacreBLEU's functions score both without a warning.
 
 
 # %% tags=["export"]
@@ -344,7 +345,7 @@ if CHECKING:
 # | `nrefs:1` | one reference for each sentence; more of them raise the score |
 # | `case:mixed` | upper and lower case as they are; `lc` forgives wrong capitals |
 # | `tok:13a` | how lines are cut into words |
-# | `eff:no`, `smooth:exp` | how zeros are treated, which a corpus hardly has |
+# | `eff:no`, `smooth:exp` | what happens if no run of some length matches, which hardly occurs in a corpus |
 #
 # (`[references]` is a list in a list, because sacreBLEU takes several *sets* of references.) Two scores may be compared if their signatures *and* the test set are the same. There is no absolute scale, so 41.2 on short captions doesn't belong in one table with the paper's 28.4 on news.
 #
@@ -390,7 +391,7 @@ if CHECKING:
 # %% [markdown]
 # In characters the same outputs get 24 points more, because a run of four is often a piece of one word and matches without any phrase being right. `<s>` and `</s>` give away two words that can't be wrong.
 #
-# Teacher forcing is the worst, although its score is nearly the honest one, because nothing was translated: whatever the model says, the decoder goes on with the reference, and the result isn't even English. The scores are close because two differences cancel. Fewer words are right, 70.5% instead of 74.1%. But the reference sets the length, so there is no brevity penalty, which costs the real outputs 3.6%.
+# Teacher forcing misleads most, because its score looks like the honest one although nothing was translated: whatever the model says, the decoder goes on with the reference, and the result isn't even English. The scores are close because two differences cancel. Fewer words are right, 70.5% instead of 74.1%. But the reference sets the length, so there is no brevity penalty, which costs the real outputs 3.6%.
 #
 # So turn ids back into plain text, score what the model wrote by itself, and report the signature.
 #
@@ -414,7 +415,7 @@ for cut in (str, tokenize, at_marks):
 # %% [markdown]
 # The finest cut makes the most words, and many of them are easy: `dark-blue` is one word right in the first line and three in the last.
 #
-# The paper's scores are of this kind: compounds are cut at their hyphens, where the hyphen becomes a word of its own, and quotation marks are made plain. `compound_split_bleu` does both after `13a`:
+# The paper's scores are of this kind: compounds are cut at their hyphens, where the hyphen becomes a word of its own, and quotation marks are made plain. `compound_split_bleu` makes the quotation marks plain, cuts with `13a`, and then splits the compounds:
 
 
 # %% tags=["export"]
@@ -443,11 +444,11 @@ print(f"{compound_split_bleu([said], [wanted]):.1f}  {split_compounds(said)}")
 #
 # ## Whether a difference is real
 #
-# Should our model search greedily, or with a beam of 4? And with which $\alpha$ in [the length penalty](19_decoding.ipynb), 0.6 or 1.4? If you try twenty settings on the test captions and report the best, you have fitted the test set a little. So we choose on the 1,014 validation captions. But on other captions the difference between two scores would have been another, and if chance alone can produce one of that size, it tells you nothing.
+# Should our model search greedily, or with a beam of 4? And with which $\alpha$ in [the length penalty](19_decoding.ipynb), 0.6 or 1.4? If you try twenty settings on the test captions and report the best, you have fitted the test set a little. So we choose on the 1,014 validation captions. (The [last chapter's figure](19_decoding.ipynb#beam-width-and-alpha) had both sets in it, because it was there to show an effect, not to choose.) But other captions would have given another difference. If chance alone can produce one as large as ours, ours tells us nothing.
 #
 # ### A test set is a sample
 #
-# To see how the difference swings we'd need a thousand other sets of captions, and we have only one. The **bootstrap** takes it as a picture of all captions, and draws as many from *it*, each time from the full set, so that some come twice or three times and others not at all. A thousand such **resamples** show the swing. Try it on ten made-up gains of one system over another, sentence by sentence. It won six times and lost three times. Is it better?
+# To see how the difference swings we'd need a thousand other sets of captions, and we have only one. The **bootstrap** takes our set for all the captions there are. It draws a new set of the same size from it and puts each caption back before the next draw, so some come two or three times and others not at all. A thousand such **resamples** show the swing. Try it on ten made-up gains of one system over another, sentence by sentence. It won six times and lost three times. Is it better?
 
 # %% tags=["nbval-ignore-output"]
 gains = np.array([2, 5, -1, 0, 3, -4, 6, 1, -2, 4])
@@ -556,7 +557,7 @@ if CHECKING:
 
 # %% [markdown]
 #
-# Such an interval knows only one kind of chance, the choice of captions. The seed of the training is another, so to compare *methods*, train several times with each. And a difference that is certain may [still be small](#what-does-half-a-point-of-bleu-mean).
+# With the paper's 0.6 the beam had 41.2 on these captions, and greedy search 41.1. So the beam gained 0.2 here and the larger $\alpha$ 0.9, both outside the intervals above: an interval tells how far the difference swings around the one we measured, and the test captions bring a swing of their own. It also knows only one kind of chance, the choice of captions. The seed of the training is another, so to compare *methods*, train several times with each. And a difference that is certain may [still be small](#what-does-half-a-point-of-bleu-mean).
 #
 # ## What no counting can see
 #
@@ -645,7 +646,7 @@ if CHECKING:
 #
 # ### What does half a point of BLEU mean?
 #
-# At 41.2 BLEU it is 1.2%. Of 1,000 words 750 may be right where 741 were, or the output may only be longer, by 11 words in 1,000. Six captions in a thousand made perfect are enough, too: reading twenty won't show them.
+# At 41.2 BLEU, half a point is 1.2%. That is 1.2% more right runs of every length, so of 1,000 words 750 are right where 741 were. Or the output is only longer, by 11 words for every 1,000 of the reference. Six captions in a thousand made perfect are enough, too: reading twenty won't show them.
 
 # %% tags=["remove-cell"]
 if CHECKING:

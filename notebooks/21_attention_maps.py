@@ -113,7 +113,7 @@ if CHECKING:
 # \end{aligned}
 # $$ (eq-heads-apart)
 #
-# The model throws $A_h$ away once it has the output, and [fast kernels](26_speed.ipynb#attention-without-the-matrix) never even store it. But from the arguments of the call we can compute it again.
+# The model throws $A_h$ away once it has the output, and [the fused function](19_decoding.ipynb#the-same-in-one-call) never even stores it. But from the arguments of the call we can compute it again.
 #
 # **Exercise 1. Write it first** (★★, 10 min). A `MultiHeadAttention` has the linear maps `query`, `key` and `value` and a number of `heads`; `split_heads(x, heads)` cuts a projection into heads, and [our first](03_attention.ipynb#the-code) `attention` returns the weights beside its output. Before you read on, write `attention_weights(module, query, key, value, mask)`. Ours:
 
@@ -208,7 +208,7 @@ def attention_maps(model: Transformer, source: Tensor, target: Tensor) -> Attent
         model(source, target)
     maps = {}
     for kind, modules in attention_modules(model).items():
-        maps[kind] = torch.cat([weights[module] for module in modules])
+        maps[kind] = torch.stack([weights[module][0] for module in modules])
     return AttentionMaps(**maps)
 
 
@@ -233,7 +233,7 @@ if CHECKING:
     assert not any(module._forward_hooks for module in model.modules())
 
 # %% [markdown]
-# Each kind has the shape (layers, heads, queries, keys), and a row that doesn't sum to 1 would be the first sign of [a mistake](#why-is-one-of-my-weights-above-1).
+# Each kind has the shape (layers, heads, queries, keys). (Both sentences happen to have seven tokens, so all three shapes are the same.) A row that doesn't sum to 1 would be the first sign of [a mistake](#why-is-one-of-my-weights-above-1).
 #
 # ### Which name does a row have?
 #
@@ -295,7 +295,7 @@ show_steps(
 #
 # ## Word alignment by cross-attention
 #
-# To count how often a head looks at the right word, we need to know which one is right, and [our grammar](13_data.ipynb#a-pair-and-its-alignment) does: each pair that it draws comes with its alignment. We take pairs in which every word is one token. (Elsewhere you'd add up what goes *to* the tokens of a word, and take the mean of what goes out *from* them.)
+# To count how often a head looks at the right word, we need to know which one is right, and [our grammar](13_data.ipynb#a-pair-and-its-alignment) does: each pair that it draws comes with its alignment, a set of links (source word, target word) that count from 0. We take pairs in which every word is one token. (Elsewhere you'd add up what goes *to* the tokens of a word, and take the mean of what goes out *from* them.)
 
 
 # %%
@@ -310,10 +310,10 @@ gold = [pair.alignment for pair in pairs]
 print(f"{pairs[11].source} {pairs[11].target} {sorted(gold[11])}")
 
 # %% [markdown]
-# Each target word is linked with the source word that gets its largest weight, or with none if that's `</s>`. Let $A$ be these links and $S$ the right ones. The **alignment error rate** ({cite:t}`och2003systematic`) is
+# Each target word is linked with the source word that gets its largest weight, or with none if that's `</s>`. Let $F$ be the links found and $G$ the grammar's, the gold. The **alignment error rate** ({cite:t}`och2003systematic`) is
 #
 # $$
-# \text{AER} = 1 - \frac{2\,|A \cap S|}{|A| + |S|},
+# \text{AER} = 1 - \frac{2\,|F \cap G|}{|F| + |G|},
 # $$ (eq-aer)
 #
 # which is 0 if all right links are found and no other, and 1 if none is right.
@@ -322,7 +322,7 @@ print(f"{pairs[11].source} {pairs[11].target} {sorted(gold[11])}")
 # %%
 def align(weights, source_words):
     best = enumerate(weights.argmax(dim=-1).tolist())
-    return {(column, row) for row, column in best if column < source_words}
+    return {(source, target) for target, source in best if source < source_words}
 
 
 def alignment_error_rate(found, gold):
@@ -339,7 +339,7 @@ if CHECKING:
     assert abs(alignment_error_rate([found], [true]) - (1 - f_score)) < 1e-9
 
 # %% [markdown]
-# How good is a rate? Here is a rival that knows only the lengths: a straight diagonal, first word to first, last to last, all others in proportion.
+# Which rate is a good one? Here is a rival that knows only the lengths: a straight diagonal, first word to first, last to last, all others in proportion.
 
 # %%
 straight = []
@@ -391,7 +391,7 @@ if CHECKING:
     assert error_rate(2, [0, 1, 2, 3], ways["writes"]) < min(aligning)
 
 # %% [markdown]
-# So both maps of the first figure are right. In the row that writes, all four heads of layer 3 align, far better than the straight diagonal, and their mean beats the best of them, because each makes errors of its own, which cancel. In the row that reads, a single head is the best of all: head 4 of layer 1 looks at the word just translated, while layer 3 looks for the next one. Had we asked one row only, one of the two layers would have seemed to align nothing. (Other models share the work otherwise; {cite:t}`chen2020accurate` get their best alignments in the reading row.)
+# So both maps of the first figure are right. In the row that writes, all four heads of layer 3 align: their rates are 0.18 to 0.37, where the straight diagonal has 0.49. Their mean beats the best of them, probably because they make different errors. (Head 4 of layer 2, at 0.43, hardly beats the diagonal, so we don't count it.) In the row that reads, a single head is the best of all: head 4 of layer 1 looks at the word just translated, while layer 3 looks for the next one. Had we asked one row only, one of the two layers would have seemed to align nothing. (In other models the heads divide the work differently: {cite:t}`chen2020accurate` get their best alignments in the reading row.)
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-aligned", "caption": "Two ways to align the same sentence. Choose a row. Framed cells are the grammar's own alignment, rows are target words, columns source words; the last column is `</s>`."}}
 chosen = 11
@@ -418,7 +418,7 @@ show_steps(steps, "The row")
 # %% [markdown]
 # ## Take a head away
 #
-# To learn whether the model would miss a head, remove it. By {eq}`eq-heads-apart` a layer's output is a sum with one term for each head, and $W^O_h$ are the head's own columns of the output matrix as `nn.Linear` stores it. If they are zero, the head adds nothing.
+# To learn whether the model would miss a head, remove it. By {eq}`eq-heads-apart` a layer's output is a sum with one term for each head, and $W^O_h$ is the head's own part of the output matrix. `nn.Linear` stores that matrix transposed, so the part is a block of columns. If they are zero, the head adds nothing.
 
 
 # %% tags=["export"]
@@ -611,7 +611,7 @@ if CHECKING:
     assert many[0] > 6 * few[0] and many[1] > few[2]
     assert abs(sharpness["cross", 1, 3] - sharpness["cross", 2, 2]) < 0.05
 # %% [markdown]
-# Hazy heads, on the left, cost little, and the expensive ones are all fairly sharp. But the converse fails. The ten sharpest heads, at 0.95 and more, cost less than 0.1 each. And of two heads that are equally clear, one may be worth far more than the other:
+# Hazy heads, on the left, cost little, and the expensive ones are all fairly sharp. But a sharp head need not be expensive: the ten sharpest, at 0.95 and more, cost less than 0.1 each. And of two heads that are equally clear, one may be worth far more than the other:
 
 # %% tags=["nbval-ignore-output"]
 for layer, head in [(1, 3), (2, 2)]:
@@ -632,7 +632,7 @@ for layer, head in [(1, 3), (2, 2)]:
 show_steps(steps, "Which head:")
 
 # %% [markdown]
-# On our sentence both look clearly and mostly at the same words. From the maps alone you couldn't tell that the second is needed seven times as much.
+# On our sentence both maps are clear, and both heads look mostly at the same words. From the maps alone you couldn't tell that the second is needed seven times as much.
 #
 # How can a clear map matter little?
 #

@@ -180,7 +180,7 @@ trees = list({str(tree): tree for tree in trees}.values())  # each once
 print(len(trees), "trees, one of them:", *linearize(trees[2]))
 
 # %% [markdown]
-# `Code` makes one vocabulary of words and symbols, `encode_trees` turns trees into pairs of a sentence and its symbols, and `fit` makes the updates of [the training chapter](18_training.ipynb#the-loop) and keeps the weights with the lowest loss on held-out trees. A hundred trees are kept for that, and a hundred more for the test. The model has one layer, with [the norms in front](09_layers.ipynb#why-the-place-of-the-norm-matters).
+# `Code` makes one vocabulary of words and symbols: its `source` turns words into ids, and its `read` turns ids back into symbols. `encode_trees` turns trees into pairs of a sentence and its symbols, and `fit` makes the updates of [the training chapter](18_training.ipynb#the-loop) and keeps the weights with the lowest loss on held-out trees. A hundred trees are kept for that, and a hundred more for the test. The model has one layer, with [the norms in front](09_layers.ipynb#why-the-place-of-the-norm-matters).
 
 # %% tags=["nbval-ignore-output"]
 test, held_out, learn = trees[:100], trees[100:200], trees[200:]
@@ -213,16 +213,16 @@ def write(words, rule=None):
 free = {tuple(words_of(tree)): write(words_of(tree)) for tree in test}
 broken = [words for words, symbols in free.items() if not restore(symbols, words)]
 print(f"{len(broken)} of {len(free)} are no trees. The shortest of them:")
-worst = min(broken, key=len)
-print(*worst)
-print(*free[worst])
+shortest = min(broken, key=len)
+print(*shortest)
+print(*free[shortest])
 
 # %% [markdown]
-# In the run shown, the shortest lacks one bracket at its end, and all else is right. It takes no more than that to lose a whole sentence.
+# In the run shown, the shortest lacks one bracket: after `bird` and its tag four brackets must close, and it closes three. It takes no more than that to lose a whole sentence.
 #
 # ## Must the output be a tree?
 #
-# It need not be left to the model. Before each step, a few rules tell what can still lead to a tree. It begins with a bracket and ends when that one is closed. After a word comes its tag. A bracket closes only if there is something in it, and the outermost one only after the last word. A word must be the next one of the sentence. (And at most five brackets may open in a row, or a search might open them forever.)
+# Whether the output is a tree need not be left to the model. Before each step, a few rules say which symbols can still lead to a tree. A tree begins with a bracket and ends when that one is closed. After a word comes its tag. A bracket closes only if there is something in it, and the outermost one only after the last word. A word must be the next one of the sentence. (And at most five brackets may open in a row, or a search might open them forever.)
 
 
 # %%
@@ -241,7 +241,7 @@ def may_follow(symbol, written, words):
     if tagged == len(words):
         return False
     if symbol[0] == "(":
-        return not all(opened[-5:]) or len(opened) < 5
+        return len(opened) < 5 or not all(opened[-5:])  # five in a row at most
     return symbol == words[tagged]
 
 
@@ -271,14 +271,14 @@ for step in range(len(symbols) + 1):
     print(f"{written[-1] if written else 'start':6} then  {'  '.join(may)}")
 
 # %% [markdown]
-# After `the` there is no choice but a tag, and which one is left to the model. After `cat` and its tag the noun phrase may close. But look at the line below: once it is closed, `)` is forbidden, because it would close the sentence, and two words are left. After `fish` only brackets remain, exactly as many as are open. So the model no longer has to count.
+# After `the` only a tag may come, and the model chooses which. After `cat` and its tag the noun phrase may close. But look at the line below: once it is closed, `)` is forbidden, because it would close the sentence, and two words are left. After `fish` and its tag only closing brackets remain, exactly as many as are open. So the model no longer has to count.
 #
 # Does it now write trees?
 
 # %% tags=["nbval-ignore-output"]
 held = {words: write(list(words), may_follow) for words in free}
 print(sum(restore(held[words], words) is not None for words in held), "trees of 100")
-print(*held[worst])
+print(*held[shortest])
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -288,7 +288,7 @@ if CHECKING:
 # %% [markdown]
 # ## How right is a tree?
 #
-# A tree can be partly right, so one counts brackets, each with its label, its first and its last word. $G$ are those of the tree that an expert drew (the gold), $P$ the parser's, and $|\cdot|$ counts:
+# All hundred are trees now, but not all are right. In the one above, the missing bracket came at the very end, so the verb *finds* hangs inside the subject. Since a tree can be partly right, one counts brackets, each with its label, its first and its last word. $G$ are those of the tree that an expert drew (the gold), $P$ the parser's, and $|\cdot|$ counts:
 #
 # $$
 # F_1 = \frac{2 \, |G \cap P|}{|G| + |P|}
@@ -354,7 +354,7 @@ if CHECKING:
         assert restore(symbols, words) == treebank.restore(symbols, words) == tree
 
 # %% [markdown]
-# Nothing is. We train on 3,396 of them, choose the weights on 273 others, and score on the last 245. The model is small, two layers of width 128. It knows the 3,000 most frequent words; of a rarer one it sees only an outline, such as `*ck` for *black*. The search is [the beam search](19_decoding.ipynb#the-whole-search) with the paper's settings, and `python -m benchmarks.experiments.parsing` made all runs and wrote the log, which `read_log` reads. From three seeds:
+# Nothing is. We train on 3,396 of them, choose the weights on 273 others, and score on the last 245. The model is small, two layers of width 128. It knows the 3,000 most frequent words; of a rarer one it sees only an outline, such as `*ck` for *black*. The search is [the beam search](19_decoding.ipynb#the-whole-search) with the paper's settings for parsing, a beam of 21 and $\alpha = 0.3$, and `python -m benchmarks.experiments.parsing` made all runs and wrote the log, which `read_log` reads. From three seeds:
 
 # %%
 settings, *runs = read_log("parsing")
@@ -366,7 +366,7 @@ for run in full:
     print(f"held to trees {trees_held:4.0%} trees, F1 {run['f1_constrained']:.1f}")
 
 # %% [markdown]
-# That is the answer to the guess at the start: left free, this model writes a tree for about one sentence in five. It isn't that it knows little about phrases, since the same weights score more than twice as high when they are held to trees. (The few that fail even so keep opening brackets, up to five before a word, until they are too long.)
+# That is the answer to the guess at the start: left free, this model writes a tree for about one sentence in five. It isn't that it knows little about phrases, since the same weights score more than twice as high when they are held to trees. (One or two in a hundred fail even so: they keep opening brackets, up to five in a row, until they reach the length limit.)
 #
 # How many trees would it take to get further? The same command also trains on an eighth, a quarter and half of them.
 
@@ -427,7 +427,7 @@ if CHECKING:
     assert max(f1) - min(f1) < 1
 
 # %% [markdown]
-# The curve is steep and doesn't bend yet. Each size below the last is a single run. Held to trees, though, each step up gains at least five points, and the three seeds of the last size differ by one.
+# The curve is steep and doesn't bend yet. The three smaller sizes are a single run each. But held to trees, each doubling gains at least five points, while the three seeds of the largest size differ by one.
 #
 # ### Our sentence
 #
@@ -446,7 +446,7 @@ if CHECKING:
     assert all("*es /NNS ) (VP *sh /VBP )" in run["ours"] for run in full[1:])
 
 # %% [markdown]
-# The first has all brackets right. Only the tag of *fish* is wrong: the model sees no more of it than `*sh`, and takes it for an adjective. The other two read another sentence, in which *the black cat likes* are some things (`/NNS`, a plural noun) that fish.
+# The first has all brackets right. Only the tag of *fish* is wrong: the model sees no more of it than the outline `*sh`, and takes it for an adjective. (`*at` is *cat*, and `*es` is *likes*.) The other two read another sentence, in which *the black cat likes* are some things (`/NNS`, a plural noun) that fish.
 #
 # ### Do the words help?
 #
@@ -469,7 +469,7 @@ if CHECKING:
 # ## What to remember
 #
 # - A tree is a text with brackets, so a translator can learn to parse. The words in its output are for the model alone, which keeps its place by them.
-# - A search can be held to well-formed output by masking logits. On newspapers that more than doubles the score, and it works for any output that has a form.
+# - A search can be held to well-formed output by masking logits. On newspapers that more than doubles the score, and it works wherever rules can say, symbol by symbol, what may come next.
 # - Labeled F1 counts brackets with label and place over the whole test set. Ask what a score does with output that isn't a tree.
 #
 # ## Exercises
@@ -489,7 +489,7 @@ if CHECKING:
     assert labeled_f1(one, other) == 50
 
 # %% [markdown]
-# **3. A lazy parser** (★★, 15 min). Write a parser that puts all words directly below one S. What F1 does it get on the first 300 trees of `map(clean, sample)`, scored with `treebank.labeled_f1`? What if it also puts an NP around each tree's words?
+# **3. A lazy parser** (★★, 15 min). Write a parser that puts all words directly below one S. What F1 does it get on the first 300 trees of the sample? Take `clean(tree)` of each, which [drops what no parser is asked for](#the-rules-of-evalb), and score with `treebank.labeled_f1`. What if it also puts an NP around each tree's words?
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
 # Most sentences are an S, so its one bracket is mostly right, but nearly all others are missing.

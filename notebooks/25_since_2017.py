@@ -109,13 +109,13 @@ show_drawing(
 # | scores should depend on distances | sinusoids added to the words | queries and keys rotated (RoPE) |
 # | more from the same number of weights | ReLU network | SwiGLU |
 # | large models get unstable | biases | none |
-# | keys and values fill the memory | a head of keys for each head of queries | fewer (grouped queries) |
+# | keys and values fill the memory | each head of queries has its own keys and values | several heads share them (grouped queries) |
 #
 # ### Decoder-only
 #
 # A decoder alone learns from any text there is. Translating becomes a special case: source and target are one text, `source </s> target </s>`, in which each word of the target sees the source to its left, as it did by cross-attention.
 #
-# Does the translation suffer? {cite:t}`zhang2022examining` compared both designs with care. If the source may be seen whole, as by an encoder, one stack comes out about level with two. So decoders alone don't translate better. They can be trained on everything.
+# Does the translation suffer? {cite:t}`zhang2022examining` compared both designs with care. If the source may be seen whole, as by an encoder, one stack comes out about level with two. So a decoder alone doesn't translate better, but it can be trained on any text.
 #
 # ### Pre-norm
 #
@@ -127,7 +127,7 @@ show_drawing(
 #
 # ### Rotary positions
 #
-# An added position enters the stream once, at the bottom, shares its room with the words, and has to survive all layers. RoPE {cite:p}`su2021roformer` adds nothing. Instead each layer turns its queries and keys by angles that grow with the position, pair of columns by pair of columns:
+# An added position enters the stream once, at the bottom. There it shares the room with the words, and it has to survive all layers. RoPE {cite:p}`su2021roformer` adds nothing. Instead each layer turns its queries and keys by angles that grow with the position, pair of columns by pair of columns:
 
 
 # %%
@@ -296,7 +296,7 @@ show(
 # %% [markdown]
 # Pre-norm, SwiGLU and all five changes together, with two stacks or one, lower the loss clearly. RMSNorm, missing biases and shared keys can't be told from no change at all, and none of them was meant to lower it: they are there for time, stability and memory.
 #
-# Rotation gains, but leaving positions out altogether gains a good part of that. The causal mask [tells the decoder something about the order](08_positional_encoding.ipynb#doesnt-the-causal-mask-tell-the-order), and the words have the stream to themselves. Do the distances that rotation brings add anything?
+# Rotation seems to lower the loss most of these, by an interval that just holds zero, but leaving out the sinusoids without any replacement already brings a good part of that, and clearly: the causal mask [tells the decoder something about the order](08_positional_encoding.ipynb#doesnt-the-causal-mask-tell-the-order), and the words have the stream to themselves. Do the distances that rotation brings add anything?
 
 # %%
 mean, half = gain("rotary positions", against="no positions")
@@ -484,7 +484,7 @@ if CHECKING:
 #
 # ### Each text once
 #
-# Now a small one learns. The book's [grammar](B_synchronous_grammar.ipynb) makes its texts, each a German sentence, `</s>`, its translation, `</s>`. Neighbors in length share a batch, and chance only shuffles the batches, so each text is read exactly once.
+# Now a small one learns. The book's [grammar](B_synchronous_grammar.ipynb) makes its texts, each a German sentence, `</s>`, its translation, `</s>`. Texts of about the same length share a batch, and the batches are shuffled. There is only one epoch, so each text is read exactly once.
 
 # %%
 pairs = grammar(13_000)
@@ -568,11 +568,11 @@ if CHECKING:
 #
 # ## What has not changed
 #
-# More has stayed than has changed: attention in several heads, a residual stream that each part reads and adds to, a network for each position, tokens from subwords, and the next token as the task, at all positions at once, under the causal mask. Make the model above wider and deeper, let it read fifteen trillion tokens, and you have what the models that people talk to start from.
+# More has stayed than has changed: attention in several heads, a residual stream that each part reads and adds to, a network for each position, tokens from subwords, and the next token as the task, at all positions at once, under the causal mask. Make the model above wider and deeper and let it read fifteen trillion tokens, and you have the kind of model from which a chat assistant is made.
 #
 # ## What to remember
 #
-# - A layer of today is the one of 2017 with the norm on the branch and without its mean, positions in the scores, a gate in the network, fewer keys, and no biases.
+# - A layer of today differs from that of 2017 in six ways: the norm stands on the branch, it subtracts no mean, positions enter in the scores, the network has a gate, heads share keys and values, and there are no biases.
 # - Each change answers a problem, and lower loss is only one of them: grouped queries and RMSNorm are there for memory and time, pre-norm for depth.
 # - One causal stack over `source </s> target` can replace encoder and decoder, because translating is one way of continuing a text.
 #
@@ -638,4 +638,4 @@ for heads, size in ((64, 20), (8, 2.5)):
 #
 # ## Sources
 #
-# Pre-norm: {cite:t}`xiong2020layer`; RMSNorm: {cite:t}`zhang2019root`; rotary positions: {cite:t}`su2021roformer`; gates: {cite:t}`shazeer2020glu`; shared keys: {cite:t}`shazeer2019fast`, {cite:t}`ainslie2023gqa`. Most of them together, without biases: {cite:t}`chowdhery2023palm` and {cite:t}`touvron2023llama`. The settings and the size of Llama 3 8B are those of the files `config.json` and `model.safetensors.index.json` that Meta published with the weights. Which changes last was asked by {cite:t}`narang2021transformer`, and one stack was compared with two by {cite:t}`zhang2022examining`. Size and text: {cite:t}`hoffmann2022training`; warmup-stable-decay: {cite:t}`hu2024minicpm`; Muon: {cite:t}`jordan2024muon`, {cite:t}`liu2025muon`.
+# Pre-norm: {cite:t}`xiong2020layer`; RMSNorm: {cite:t}`zhang2019root`; rotary positions: {cite:t}`su2021roformer`; gates: {cite:t}`shazeer2020glu`; shared keys: {cite:t}`shazeer2019fast`, {cite:t}`ainslie2023gqa`. Most of them together, without biases: {cite:t}`chowdhery2023palm` and {cite:t}`touvron2023llama`. The settings and the size of Llama 3 8B are those of the files `config.json` and `model.safetensors.index.json` that Meta published with the weights. The question which changes last is that of {cite:t}`narang2021transformer`, and one stack was compared with two by {cite:t}`zhang2022examining`. Size and text: {cite:t}`hoffmann2022training`; warmup-stable-decay: {cite:t}`hu2024minicpm`; Muon: {cite:t}`jordan2024muon`, {cite:t}`liu2025muon`.

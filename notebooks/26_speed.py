@@ -11,7 +11,7 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 # %% [markdown]
 # # Speed
 #
-# The cost of a training step, counted in operations, in bytes and in launches, and what lowers it on a GPU (section 5.2 of the paper).
+# This chapter counts what a training step costs, in operations, in bytes and in orders to the GPU, and shows what lowers it (section 5.2 of the paper).
 
 # %% tags=["export", "hide-input"]
 from typing import Any, Literal, NamedTuple
@@ -276,7 +276,7 @@ if CHECKING:
     assert [round(100 * profiles[n]["mfu"]) for n in ("base", "big")] == [10, 24]
 
 # %% [markdown]
-# In this **roofline** plot ({cite:t}`williams2009roofline`) only the matrix products come near the peak, those of base just at the corner, those of big, twice as wide, with twice the intensity. All the others hang below the slope, with a fifth to two thirds of what the memory could deliver. They can't become faster by computing less, because they hardly compute. What they need is fewer bytes.
+# In this **roofline** plot ({cite:t}`williams2009roofline`) only the matrix products come near the peak. Those of base lie just at the corner; those of big are twice as wide and have twice the intensity. All the others hang below the slope, with a fifth to two thirds of what the memory could deliver. They can't become faster by computing less, because they hardly compute. What they need is fewer bytes.
 #
 # ## When a GPU waits for the program
 #
@@ -305,7 +305,7 @@ if CHECKING:
     assert round(milliseconds(profiles["base"]), 1) == 85.9
 
 # %% [markdown]
-# Hardly: up to 25,000 positions it takes 62 to 67 milliseconds, although at 3,125 its kernels run for only 10. The program hands the GPU one kernel after the other, and with PyTorch's bookkeeping it spends 41 to 45 microseconds on each (in this virtual machine). If the GPU needs longer for a kernel, a queue builds up and it never pauses. If not, it waits, and neither peak nor batch matters: the step is **launch-bound**. (To find out, double the batch: if the step takes no longer, it is launch-bound.) On the H100, a step with 25,000 positions took 86 ms; smaller batches were not measured there.
+# Hardly: up to 25,000 positions it takes 62 to 67 milliseconds, although at 3,125 its kernels run for only 10. The program hands the GPU one kernel after the other, and with PyTorch's bookkeeping it spends 33 to 45 microseconds on each (in this virtual machine). If the GPU needs longer for a kernel, a queue builds up and it never pauses. If not, it waits, and neither peak nor batch matters: the step is **launch-bound**. (To find out, double the batch: if the step takes no longer, it is launch-bound.) On the H100, a step with 25,000 positions took 86 ms; smaller batches were not measured there.
 #
 # Larger batches help, and fewer kernels ([compiled layers](#compiling-a-layer)). A **CUDA graph** replays all launches of a step on one request, but only for inputs of one shape.
 #
@@ -315,7 +315,7 @@ if CHECKING:
 #
 # Written as [a formula](03_attention.ipynb#the-code), attention writes $S^2$ scores to memory, reads them for the softmax, writes $S^2$ weights and reads these for the product with the values. In 16 bits that's 8 bytes moved for each pair of positions, and $4 d_k = 256$ operations: 32 for each byte, where the card wants 295. In the small, fast memory on the chip, scores and weights would cost almost nothing to move. But softmax seems to need a whole row, and long rows don't fit.
 #
-# It doesn't need one. {cite:t}`milakov2018online` compute maximum and sum in one pass over the row, and attention can be added. Three values are kept: the maximum $m$ so far, the sum $\ell$ of exponentials relative to it, and the sum $o$ of values weighted by these exponentials. When a block with scores $s_j$ brings a larger maximum $m'$, what has been summed so far was too large by one common factor:
+# It doesn't need one. {cite:t}`milakov2018online` compute maximum and sum in one pass over the row, and the same pass can add up the values. It keeps three things: the maximum $m$ so far, the sum $\ell$ of exponentials relative to it, and the sum $o$ of values weighted by these exponentials. When a block with scores $s_j$ brings a larger maximum $m'$, what has been summed so far was too large by one common factor:
 #
 # $$ \ell \leftarrow e^{m - m'} \ell + \sum_j e^{s_j - m'}, \qquad o \leftarrow e^{m - m'} o + \sum_j e^{s_j - m'} v_j, \qquad m \leftarrow m'. $$ (eq-online-softmax)
 #
@@ -379,7 +379,7 @@ def chunked_loss(
     # Add nothing but the gradients, which are known already
     state_gradient = torch.cat([part.grad for part in parts])
     carrier = (states * state_gradient).sum() + (weight * table.grad).sum()
-    return total + carrier - carrier.detach()
+    return total + (carrier - carrier.detach())  # plus zero, which has a gradient
 
 
 # %% [markdown]
@@ -575,7 +575,7 @@ if CHECKING:
     assert [round(x, 1) for x in times] == [3.6, 4.6]
 
 # %% [markdown]
-# In 16 bits base is 3.6 times as fast as in fp32. Without [batches of like lengths](15_batching.ipynb#tokens-not-sentences) it loses a factor of 4.6, because a batch then holds only as many sentences as would fit if all were as long as the longest. Compiled layers (`train --compile`) made big 16% faster, after 35 seconds of compiling. Base gained 9%, less than its rounds scatter: of its 2,052 launches 1,794 remain.
+# In 16 bits base is 3.6 times as fast as in fp32. Without [batches of like lengths](15_batching.ipynb#tokens-not-sentences) it loses a factor of 4.6, because a batch then holds only as many sentences as would fit if all were as long as the longest. Compiled layers (`train --compile`) made big 16% faster, after 35 seconds of compiling. Base gained 9%, which is less than its rounds scatter. Compiling saves it few launches: 1,794 of 2,052 remain.
 #
 # ## Memory and hours before a run
 #
@@ -627,7 +627,7 @@ def memory_bytes(
 
 
 # %% [markdown]
-# The hours follow from the share of the peak that our two cards reached, and from the launches, which no number of GPUs makes fewer. `train --dry-run` prints both for your corpus.
+# The hours follow from the share of the peak that our two cards reached. They can't fall below the time of the launches, which more GPUs don't reduce. `train --dry-run` prints both for your corpus.
 
 
 # %% tags=["export"]
@@ -728,7 +728,7 @@ if CHECKING:
                 assert 0.99 < above < (1.085 if line["max_tokens"] <= 25_000 else 1.115)
 
 # %% [markdown]
-# The plan counts 25,000 real tokens in a step, and ours had 22,000; the rest is padding. Measured memory was up to 8% above the plan, and with 100,000 positions 11%.
+# The plan counts 25,000 real tokens in a step, and ours had 22,000 target tokens. Of the rest, 2,000 are padding, and 1,000 stayed empty because the source was the longer side. Measured memory was up to 8% above the plan with 25,000 positions or fewer, with 50,000 10%, and with 100,000 11%.
 #
 # ## What to remember
 #
@@ -765,11 +765,11 @@ if CHECKING:
 #
 # ### Does this training use FlashAttention?
 #
-# It uses a relative: PyTorch's FlashAttention for CUDA refuses an explicit mask, and we always pass one, so its memory-efficient kernel does the work, which goes through blocks, too. On an H100 or H200 PyTorch would choose cuDNN's, and that is a trap: it prepares a program [for each new length](https://github.com/pytorch/pytorch/pull/155958), and nearly every batch of ours has one. On the H200, base trained 87,741 tokens per second with it and 344,471 without.
+# It uses a relative: PyTorch's FlashAttention for CUDA refuses an explicit mask, and we always pass one, so its memory-efficient kernel does the work, which goes through blocks, too. On an H100 or H200 PyTorch would choose cuDNN's, and that is a trap: it prepares a program [for each new length](https://github.com/pytorch/pytorch/pull/155958), and nearly every batch of ours has one. In its first 30 steps on the H200, base trained 87,741 tokens per second with it and 344,471 without; later, when lengths come again, it wasn't measured.
 #
 # ### Beside other Transformers
 #
-# On the H100, [by turns on the same batches](https://github.com/annotated-transformer/annotated-transformer/blob/main/benchmarks/results/peers_gpu.jsonl), PyTorch's `nn.Transformer` and Hugging Face's `MarianMTModel` took 4.6 and 4.7 times as long as ours for the same tokens. But both left attention to cuDNN, which makes our own step 3.9 times as slow on the H200. If it cost them as much, 1.2 would remain; without cuDNN they were not measured. On a CPU with two threads they took 1.1 to 1.2 times as long in fp32 at [three sizes](https://github.com/annotated-transformer/annotated-transformer/blob/main/benchmarks/README.md), and 1.2 to 1.9 times in bf16.
+# On the H100, [by turns on the same batches](https://github.com/annotated-transformer/annotated-transformer/blob/main/benchmarks/results/peers_gpu.jsonl), PyTorch's `nn.Transformer` and Hugging Face's `MarianMTModel` took 4.6 and 4.7 times as long as ours for the same tokens. But both left attention to cuDNN, which made the first 30 steps of ours 3.9 times as slow on the H200. If it cost them as much, 1.2 would remain; without cuDNN they were not measured. On a CPU with two threads they took 1.1 to 1.2 times as long in fp32 at [three sizes](https://github.com/annotated-transformer/annotated-transformer/blob/main/benchmarks/README.md), and 1.2 to 1.9 times in bf16.
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -798,7 +798,7 @@ if CHECKING:
 # %% [markdown]
 # ### How time and memory grow with the length
 #
-# [On one thread of a CPU](https://github.com/annotated-transformer/annotated-transformer/blob/main/benchmarks/results/growth-small.jsonl), the small model took 2.1 to 2.5 times as long for the same tokens in sentences of 2,048 instead of 32 (which was timed twice), because attention's products grow. Memory grew by a fifth, since no kernel keeps a matrix of weights.
+# [On one thread of a CPU](https://github.com/annotated-transformer/annotated-transformer/blob/main/benchmarks/results/growth-small.jsonl), the small model took 2.1 to 2.5 times as long for the same tokens in sentences of 2,048 instead of 32, because attention's products grow. Memory grew by a fifth, since no kernel keeps a matrix of weights.
 
 # %% tags=["remove-cell"]
 if CHECKING:

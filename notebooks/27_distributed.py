@@ -192,7 +192,7 @@ if CHECKING:
     assert torch.equal(zero, one) and torch.allclose(zero, right, 0, 1e-12)
 
 # %% [markdown]
-# After three updates both have the same weights, and those of the single loop but for the last bits, because sums are made in another order. (In single precision rounding is half a billion times larger, and over 100,000 steps a run on one GPU and a run on eight drift apart into two equally good models.)
+# After three updates both have the same weights, which differ from those of the single loop only in the last bits, because the sums are made in another order. (In single precision rounding is half a billion times larger, and over 100,000 steps a run on one GPU and a run on eight drift apart into two equally good models.)
 #
 # For a training, `torchrun` takes the place of `run`. It comes with PyTorch, starts a script several times, and tells each copy through its environment which one it is:
 #
@@ -203,7 +203,7 @@ if CHECKING:
 # | `WORLD_SIZE` | how many processes there are, the **world size** | 8 |
 # | `MASTER_ADDR`, `MASTER_PORT` | where they meet | the first machine, a free port |
 #
-# The library underneath is gloo between CPUs and NCCL between GPUs. We never had several GPUs. What ran is this page, the [trainer](29_trainer.ipynb) in two and three processes on one CPU, where some were killed and restarted, and `torchrun` with one process on an H100. What is said of several GPUs or machines is computed.
+# The library underneath is gloo between CPUs and NCCL between GPUs. We never had several GPUs. What ran is this page, the [trainer](29_trainer.ipynb) in two and three processes on one CPU, where some were killed and restarted, and `torchrun` with one process on an H100. Whatever this page says about several GPUs or machines is calculated, not measured.
 #
 # ## The cost of an all-reduce
 #
@@ -325,7 +325,7 @@ show_plot(
 )
 
 # %% [markdown]
-# In the figure 1.2 of 1.6 units are hidden. In our model the last bucket is large: the embedding matrix has 76 of the 252 MB, and since it is [used at both ends](07_embeddings.ipynb#one-table-three-uses), its gradient is complete only when all else is. Thirty percent of the exchange can't be hidden.
+# In the figure, 1.2 of the 1.6 units of exchange are hidden behind the computation. In our model the last bucket is large: the embedding matrix has 76 of the 252 MB, and since it is [used at both ends](07_embeddings.ipynb#one-table-three-uses), its gradient is complete only when all else is. Thirty percent of the exchange can't be hidden.
 #
 # ### The lines of the training loop
 #
@@ -403,11 +403,11 @@ def collate_share(examples: Sequence[Example]) -> Batch:
 
 
 # %% [markdown]
-# `max_tokens` counts the positions of the *whole* batch. The same settings therefore make the same updates on any number of GPUs, and a run that began on one can go on with eight. In many tools the number is meant for each process.
+# `max_tokens` counts the positions of the *whole* batch. The same settings therefore make the same updates on any number of GPUs, and a run that began on one can go on with eight. In many other tools such a number counts for each process.
 #
 # ## Starting and stopping processes
 #
-# One function joins the processes that `torchrun` has started, and gives each its GPU. After an error it says no good-bye, because the others hang in an all-reduce: the process ends at once, and `torchrun` ends the rest. (With `--max-restarts=3` it then starts all anew, from [the last checkpoint](29_trainer.ipynb#killed-and-continued).)
+# One function joins the processes that `torchrun` has started, and gives each its GPU. After an error it doesn't leave the group in good order, because the others hang in an all-reduce and would never answer. The process simply ends, and `torchrun` ends the rest. (With `--max-restarts=3` it then starts all anew, from [the last checkpoint](29_trainer.ipynb#killed-and-continued).)
 
 
 # %% tags=["export"]
@@ -465,7 +465,7 @@ def gather_texts(texts: list[str]) -> list[list[str]]:
 # %% [markdown]
 # ## How fast it can be
 #
-# Do twice as many GPUs train on twice as many tokens per second? If the batch grows with their number (**weak scaling**), nearly. If the batch stays the same (**strong scaling**), there is a limit. Of the paper's 25,000 positions each of eight GPUs gets 3,125, and for so small a step of base one H200 needed [62 ms, where the whole batch took 65](26_speed.ipynb#when-a-gpu-waits-for-the-program). More H200s would gain next to *nothing*. (On an H100 the whole batch took 86 ms, and smaller ones were not measured.) What would help is a batch that keeps each of them busy:
+# Do twice as many GPUs train on twice as many tokens per second? If the batch grows with their number (**weak scaling**), nearly. If the batch stays the same (**strong scaling**), there is a limit. Of the paper's 25,000 positions, each of eight GPUs gets 3,125. One H200 needs [62 ms for a step of base of that size, and 65 for the whole batch](26_speed.ipynb#when-a-gpu-waits-for-the-program), so more H200s would gain next to *nothing*. (On an H100 the whole batch took 86 ms, and smaller ones were not measured.) What would help is a batch that keeps each of them busy:
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-scaling", "caption": "Does twice the number of GPUs halve the time? The base model, for batches of 25,000, 100,000 and 400,000 positions. Marks: the measured step of one H200 with the whole batch, divided by the measured step with its share, as if the exchange cost nothing (a batch or a share above 100,000 counts as several steps of 100,000). Lines: a model, in which a step takes the longer of its work and a floor of 62 ms."}}
 gpu = {line["name"]: line for line in read_log("gpu-NVIDIA-H200")[1:]}
@@ -534,7 +534,7 @@ if CHECKING:
 # - One process per GPU, each with the whole model and a share of every batch, and one exchange of gradients per update.
 # - Add the gradients and divide by the number of tokens in all processes. With DDP, which takes the mean, divide by the mean number of tokens.
 # - All processes make the same plan, so none waits forever for the others.
-# - With the same batch, the gain ends where a step takes no longer than its launches. For base, one H200 is there already.
+# - With the same batch, more GPUs stop helping once a step takes no longer than its launches. For base at the paper's batch, one H200 is there already.
 #
 # ## Exercises
 #

@@ -70,7 +70,7 @@ except ValueError as error:
     print(str(error).replace(f"{home}/", ""))
 
 # %% [markdown]
-# It can't see a line that is lost here and one that is too many there. What notices that is [an exercise](#exercises). But the lesson holds for the whole chapter: a faulty corpus raises no error by itself, so whatever can be checked is checked while it is read, and whatever is dropped is counted.
+# If one line is lost here and another is too many there, it sees nothing. [Exercise 3](#exercises) asks what would. But the lesson holds for the whole chapter: a faulty corpus raises no error by itself, so whatever can be checked is checked while it is read, and whatever is dropped is counted.
 #
 # ## Why not a list?
 #
@@ -81,11 +81,11 @@ except ValueError as error:
 # annotated-transformer train --prepared news --preset base --output base
 # ```
 #
-# Preparing looks like housekeeping, and it decides what the score will mean. Before you read on, take a guess: of some 170,000 everyday sentence pairs, 6,000 are put aside to measure on. How many of the others still contain a sentence of theirs?
+# Preparing looks like housekeeping, but it decides what the score will mean. Before you read on, take a guess: of some 170,000 everyday sentence pairs, 6,000 are put aside to measure on. How many of the others still contain a sentence of theirs?
 #
 # ## One pair after another
 #
-# A corpus that doesn't fit into memory is read several times instead: once to choose what is put aside, twice for the vocabulary, once to encode. WMT14 comes from the Hugging Face hub, where the library [`datasets`](https://huggingface.co/docs/datasets) downloads it at a pinned revision and keeps it on the disk: data only, no script is run. It has three parts: pairs to learn from, to choose by, and to measure with. We ask for a thousand rows at a time, which is faster than one by one. (Helpers for [files](A_files.ipynb) and for [pairs of your own](C_own_data.ipynb) come from the appendices.)
+# A corpus that doesn't fit into memory is read several times instead: once to choose what is put aside, twice for the vocabulary, once to encode. WMT14 comes from the Hugging Face hub, where the library [`datasets`](https://huggingface.co/docs/datasets) downloads it at a pinned revision and keeps it on the disk: data only, no script is run. It has three parts: pairs to train on, to validate on and to test on. We ask for a thousand rows at a time, which is faster than one by one. (Helpers for [files](A_files.ipynb) and for [pairs of your own](C_own_data.ipynb) come from the appendices.)
 
 # %% tags=["export"]
 from annotated_transformer.files import (
@@ -127,7 +127,7 @@ def wmt14_pairs(name: str, part: str) -> Iterator[Pair]:
 
 
 # %% [markdown]
-# Your own pairs come from [two texts or a table](C_own_data.ipynb). Wherever they come from, white space becomes a single space, because a text that contained the end of a line could not be written on one line later.
+# Your own pairs come from [two texts or a table](C_own_data.ipynb). Wherever they come from, white space becomes a single space, because each text must later fit on one line.
 
 
 # %% tags=["export"]
@@ -138,7 +138,7 @@ def tidied(pairs: Iterable[Pair]) -> Iterator[Pair]:
 
 
 def paper_sets(name: str) -> dict[str, list[Pair]]:
-    """The pairs of WMT14 to choose and to measure by."""
+    """The validation and test pairs of WMT14."""
     return {part: [*tidied(wmt14_pairs(name, part))] for part in HELD_OUT}
 
 
@@ -159,7 +159,7 @@ def read_corpus(
 # %% [markdown]
 # ## Put aside, and nothing of it learned
 #
-# WMT14 has sets of its own to choose and to measure by, newstest2013 and newstest2014. From your own pairs we put up to 3,000 aside for each. Which ones? The obvious choice is every tenth pair. To see what is wrong with it, we need no model, only a translator that remembers. (The grammar hardly ever says a sentence twice, and people do it all the time, so we draw 2,000 pairs with repetition.)
+# WMT14 has its own validation and test sets, newstest2013 and newstest2014. From your own pairs we put up to 3,000 aside for each. Which ones? The obvious choice is every tenth pair. To see what is wrong with it, we need no model, only a translator that remembers. (The grammar hardly ever says a sentence twice, and people do it all the time, so we draw 2,000 pairs with repetition.)
 
 
 # %%
@@ -209,7 +209,7 @@ def choose_held_out(pairs: Iterable[Pair]) -> dict[str, list[Pair]]:
 
 
 # %% [markdown]
-# The other half is [`sides_of`](C_own_data.ipynb#splitting), which gives what both sentences of a pair are known by: their letters and digits, in any case and with any marks between them. Whatever shares a side with a chosen pair isn't learned from.
+# The other half is [`sides_of`](C_own_data.ipynb#splitting), which gives a key for each sentence of a pair: its letters and digits, without case and punctuation. Whatever shares a side with a chosen pair isn't learned from.
 
 # %%
 held_out = choose_held_out(talk)
@@ -224,7 +224,7 @@ if CHECKING:
     assert remembered(others, chosen) == 0 and len(chosen) == 200
 
 # %% [markdown]
-# The price is pairs: those that are neither put aside nor learned. And the answer to the question above? Of the 169,813 pairs of Tatoeba with which [your own language pair](../book/own_pair.md) works, 6,000 are put aside, and 2,359 of the others share a sentence with them (a test of the project counts them).
+# The price is some pairs that are neither put aside nor learned from, here 116 of 2,000. And the answer to the question above? Of the 169,813 pairs of Tatoeba with which [your own language pair](../book/own_pair.md) works, 6,000 are put aside, and 2,359 of the others share a sentence with them (a test of the project counts them).
 #
 # ## What is worth learning
 #
@@ -233,7 +233,7 @@ if CHECKING:
 # | outcome | |
 # |---|---|
 # | empty | a side has no token |
-# | too long | a side has more than 250 tokens |
+# | too long | a side has more than 250 tokens or 5,000 characters |
 # | lengths apart | a side has more than 1.5 times the tokens of the other (this limit and the one above are fairseq's for WMT14) |
 # | untranslated | both sides are the same |
 # | held out | a sentence of it is put aside |
@@ -389,7 +389,7 @@ def learn_vocabulary(
 
 
 # %% [markdown]
-# `fill` puts the steps in order; `read` is a function that begins the corpus anew at each call. Pairs of your own that were put aside are judged by the same rules, and only now, because it takes a vocabulary to count tokens. WMT14's sets stay as they are, or their scores could not be compared with anybody's. If more than half of all pairs have a fault, `check_faults` raises an error, because then the pairs are probably fine and the columns are not.
+# `fill` puts the steps in order; `read` is a function that begins the corpus anew at each call. The pairs put aside from your own corpus are judged by the same rules, but only now, because counting tokens takes a vocabulary. WMT14's sets stay as they are, or their scores could not be compared with anybody's. If more than half of all pairs have a fault, `check_faults` raises an error, because then the pairs are probably fine and the columns are not.
 
 
 # %% tags=["export"]

@@ -137,7 +137,7 @@ if CHECKING:
 #
 # ## Why are the weights not enough?
 #
-# Each missing part does its own damage. Without the step, the rate begins its warm-up again. Without the place, the run sees the beginning of the epoch twice and the end never. Without the random numbers, dropout drops others, which does no harm, but such a run can't be repeated.
+# Each missing part does its own damage. Without the step, the rate begins its warm-up again. Without the place, the run sees the beginning of the epoch twice and the end never. Without the random numbers, dropout drops other units. That does no harm, but such a run can't be repeated.
 #
 # Most easily forgotten are Adam's averages. Adam begins again with empty ones, and in its first step it moves *every* weight by [the full rate](16_schedule.ipynb#why-are-the-first-steps-the-worst), on the word of a single batch. At the start of a run the warm-up keeps that rate tiny; in the middle nothing does. In [one test](../book/troubleshooting.md#it-is-worse-after-resuming) the loss jumped from 1.92 to 2.03.
 #
@@ -375,8 +375,10 @@ LOG = "log.jsonl"
 def check_folder(folder: Path) -> None:
     """Raise FileExistsError for a folder that holds anything but a run."""
     held = {path.name for path in folder.glob("*") if path.suffix != ".unfinished"}
+    held -= {".lock"}
+    # Settings and weights without checkpoints are an average
     is_run = SETTINGS in held and (CHECKPOINTS in held or WEIGHTS not in held)
-    if held - {".lock"} and not is_run:
+    if held and not is_run:
         raise FileExistsError(
             f"{folder} holds {min(held)}, and is no run: take another"
         )
@@ -432,7 +434,7 @@ def checked_settings(
 
 
 # %% [markdown]
-# A run goes on only with its own settings and its own pairs: half a run with one rate and half with another would be a model that no command describes. Settings that have no part in an update may change, such as how long to train. Until something is saved, all may.
+# A run goes on only with its own settings and its own pairs: half a run with one rate and half with another would be a model that no command describes. Settings that have no part in an update may change, such as how long to train. Until the first checkpoint, any setting may change.
 
 
 # %% tags=["export"]
@@ -611,7 +613,7 @@ def shared_validation_loss(
 
 
 # %% [markdown]
-# Beside it the log gets what a function `score` says, usually BLEU. It has no say in what is kept, because it can be 0 at every validation, while nothing is translated yet or where all sentences are short, and then it tells no weights from others. To translate, the processes share the sentences, too:
+# Beside it the log gets what a function `score` says, usually BLEU. It doesn't decide what is kept, because it can be 0 at every validation, early in a run or where all sentences are short, and then all weights look alike. To translate, the processes share the sentences, too:
 
 
 # %% tags=["export"]
@@ -725,7 +727,7 @@ def recipe_for(config: TransformerConfig) -> TrainingConfig:
 # %% [markdown]
 # ## The trainer
 #
-# Now the whole. After its preparations `train` is [the loop of *Training*](18_training.ipynb#the-loop), with the questions of this chapter after each update: is it time for a line, for a validation, for a checkpoint, to stop? Two little things come first, pairs that may already be encoded, and what a line of the log says.
+# Now the whole. After its preparations `train` is [the loop of *Training*](18_training.ipynb#the-loop), with the questions of this chapter after each update: is it time for a line in the log, a validation or a checkpoint? Has anybody asked it to stop? Two small functions come first: one encodes pairs unless that is done already, the other makes a line of the log.
 
 
 # %% tags=["export"]
@@ -754,7 +756,7 @@ def mean_line(recent: Sequence[Update], seconds: float) -> dict[str, Any]:
 
 
 # %% [markdown]
-# In the loop, the order matters. A gradient that is not finite raises before it changes a weight, so no checkpoint is written after a bad one. The line of the log comes before the checkpoint: after a kill between the two, the next start drops the extra line, and a line not yet written would be lost for good. And all that a validation leaves behind, the best weights and the lowest loss, is made again, equal to the bit, by a run that was killed before its checkpoint.
+# In the loop, the order matters. A gradient that is not finite raises before it changes a weight, so no checkpoint is written after a bad one. The line of the log comes before the checkpoint: after a kill between the two, the next start drops the extra line, and a line not yet written would be lost for good. If a run is killed after a validation and before its checkpoint, it makes the same best weights and the same lowest loss again when it goes on.
 
 
 # %% tags=["export"]
@@ -882,7 +884,9 @@ def train(
 
         bar.close()
         if home:
-            if written and progress.lowest_loss == math.inf:  # never validated
+            if (
+                written and progress.lowest_loss == math.inf
+            ):  # no validation, or none with a finite loss
                 save_model(model, tokenizer, written)
             all_reduce_mean(torch.zeros(1))  # all wait for the first process
             model.load_state_dict(load_file(home / WEIGHTS))

@@ -7,7 +7,6 @@ begins with its group, a function below, which reads the package, the notebooks 
 import ast
 import functools
 import io
-import itertools
 import json
 import math
 import re
@@ -49,11 +48,6 @@ SETTINGS = (
     "| {pairs:,} | `{preset}` | {dropout} | {max_tokens:,} | {peak_lr} | {warmup:,} "
     "| {best_step:,} | {best_epoch:.0f} | {processor_hours:.1f} | {bleu:.1f} |"
 )
-LONGER = (
-    "| {pairs} | `{preset}` | {max_tokens:,} | {peak_lr} | {warmup:,} | {steps:,} "
-    "| {epoch:.0f} | {hours} | {bleu:.1f} |"
-)
-TRAINED_WITH = ("max_tokens", "peak_lr", "warmup")
 DECODED = "| {what} | {bleu} | {loops} | {endless} | *{said}* |"
 
 Values = dict[str, Any]
@@ -297,28 +291,12 @@ def tatoeba(root: Path) -> Values:
 
 
 def suits(root: Path) -> Values:
-    """Settings that suit corpora of several sizes: the trainings of a log, and those of models."""
-    models = root / "annotated_transformer" / "pretrained"
-    results = root / "benchmarks" / "results"
-    captions = models / "captions-de-en"
-    everyday = models / "everyday-de-en"
+    """Settings that suit corpora of several sizes."""
     asked, *trainings = log(root, "settings")
     rows = []
     for training in sorted(trainings, key=lambda r: (r["pairs"], -r["bleu"])):
         pairs = min(training["pairs"], asked["found"])
         rows.append(SETTINGS.format(**{**training, "pairs": pairs}))
-    learned = {line["model"]: line["pairs"] for line in log(root, "learned")[1:]}
-    longer = [
-        {"pairs": f"{learned[captions.name]:,}, captions", "preset": "captions"}
-        | settings_of(captions)
-        | outcome(captions / "start.jsonl"),
-        {
-            "pairs": f"{learned[everyday.name]:,}, both, with variations",
-            "preset": "everyday",
-        }
-        | settings_of(everyday)
-        | outcome(everyday / "start.jsonl"),
-    ]
     by_size = {
         (training["pairs"], training["preset"]): training for training in trainings
     }
@@ -333,43 +311,17 @@ def suits(root: Path) -> Values:
         max(t["bleu"] for t in trainings if (t["pairs"], t["preset"]) == (size, "tiny"))
         for size in (3_000, 30_000)
     )
-    last = outcome(results / "tatoeba-deu-eng.jsonl")
-    tokens_per_pair = last["steps"] / last["epoch"] * 1024 / asked["found"]
+    *_, last = log(root, "tatoeba-deu-eng")
+    tokens_per_pair = last["step"] / last["epoch"] * 1024 / asked["found"]
     epochs_of_base = 100_000 * 25_000 / (200_000 * tokens_per_pair)
     return {
         "rows": "\n".join(rows),
-        "longer": "\n".join(LONGER.format(**row) for row in longer),
         "gain": more - few,  # of ten times as many pairs
         "all_pairs": min(200_000, asked["found"]),
         **larger,
         "sentences": trainings[0]["sentences"],
         "processor": trainings[0]["processor"],
         "epochs_of_base": round(epochs_of_base, -2),
-    }
-
-
-def settings_of(model: Path) -> Values:
-    """Return the settings of the first training of a pretrained model."""
-    settings = json.loads((model / "start.json").read_text(encoding="utf-8"))
-    return {name: settings[f"training.{name}"] for name in TRAINED_WITH}
-
-
-def outcome(path: Path) -> Values:
-    """Return how far a training had come when its validation score was best, and in what time.
-
-    The time between the end of a stopped run and the line of its next start does not count.
-    """
-    lines = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-    best = max((r for r in lines if "score" in r), key=lambda r: r["score"])
-    seconds = 0.0
-    for before, line in itertools.pairwise(lines[: lines.index(best) + 1]):
-        if "time" in before and "loss" in line:
-            seconds += (clock(line) - clock(before)).total_seconds()
-    return {
-        "steps": best["step"],
-        "epoch": best["epoch"],
-        "hours": f"{seconds / 3600:.1f}" if seconds else "not logged",
-        "bleu": best["score"],
     }
 
 
