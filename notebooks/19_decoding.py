@@ -701,9 +701,8 @@ def start_beams(source: Tensor, limit: Tensor, beam: int, n_best: int) -> Beams:
         free=torch.full_like(limit, beam),
         best=torch.full((count, n_best), -torch.inf, device=device),
         tokens=torch.full_like(source[:, :1, None], BOS),
-        total=torch.zeros(
-            count, 1, device=device
-        ),  # one: R equal ones would all grow alike
+        # One hypothesis: R equal ones would all grow alike
+        total=torch.zeros(count, 1, device=device),
     )
 
 
