@@ -1,9 +1,9 @@
-"""Run the tests as other machines would: with other kernels, other threads, other first weights;
+"""Run the notebooks as other machines would: with other kernels, other threads, other first weights;
 and once as a reader does, without guards.
 
 A model that trains on a page comes out a little different on each processor, and from there ever
-more different. What a page says of it must hold all the same. Each setting below runs `make test`'s
-tests and notebooks once; without names, all settings run.
+more different. What a page says of it must hold all the same. Each setting below runs all notebooks
+once; without names, all settings run.
 """
 
 import os
@@ -78,7 +78,7 @@ def main() -> None:
         "names", nargs="*", help=f"of {', '.join(SETTINGS)}; or a path to test"
     )
     names = parser.parse_args().names
-    paths = [name for name in names if name not in SETTINGS]
+    paths = [name for name in names if name not in SETTINGS] or ["notebooks"]
     failed = []
     for setting in [name for name in names if name in SETTINGS] or SETTINGS:
         print(f"--- {setting}: {SETTINGS[setting]}", flush=True)
