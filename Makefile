@@ -13,31 +13,27 @@ LISTS := $(wildcard tools/requirements/*.txt)
 SITE := _build/html/index.html
 SPHINX := -b html -j auto -W --keep-going -q -d _build/doctrees
 PROCESSES := -n 3 --dist loadfile --no-loadscope-reorder# one waits while two cores work; a file stays in one; long ones first
+EDITIONS := $(addprefix _build/,readers workbook solutions)
 PORT ?= 8000
 LAB ?=# options of JupyterLab, such as --allow-root or --no-browser
 PYTHONS ?= python3.10 python3.14# the oldest and the newest
 VERSIONS ?= oldest newest# of all libraries: the bounds of pyproject.toml, and what pip finds
 MATRIX := test_model test_schedule test_batching test_tokenization test_model_io test_translation test_runs test_cli
 SPELLED := *.md book/*.md book/site/*.py book/live/*.py notebooks/*.py tools tests
-UNWATCHED := '/([.]|_build|lab|__pycache__)|/notebooks/[^/]*[.]py$$'
+UNWATCHED := '/([.]|_build|__pycache__)|/notebooks/[^/]*[.]py$$'
 
-.PHONY: help lab book serve pdf publish-check test test-slow test-portable test-matrix check execute export lint clean
+.PHONY: help lab workbook book serve pdf publish-check test test-slow test-portable test-matrix check execute export lint clean
 
 help: ## show this list
 	@grep -E '^[a-z-]+:.*##' Makefile | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 18
 
-# Readers work on copies, which no command overwrites: neither the next `make lab` nor `git pull`.
-# Jupyter draws the figures of a notebook only if it is trusted
-lab: $(VENV)/lab.done ## open copies of the notebooks in JupyterLab, to run them and change them
-	@mkdir -p lab
-	@newer=""; for notebook in notebooks/*.ipynb; do \
-	  copy=lab/$${notebook#notebooks/}; \
-	  [ -e $$copy ] || cp $$notebook $$copy; \
-	  [ ! $$notebook -nt $$copy ] || newer="$$newer $$copy"; \
-	done; \
-	[ -z "$$newer" ] || echo "The book has changed since these copies; move one away to get it anew:$$newer"
-	@$(BIN)/jupyter trust lab/*.ipynb >/dev/null
-	@cd lab && ../$(BIN)/jupyter lab $(LAB) 01_in_ten_minutes.ipynb
+# What a reader has changed in these folders stays, also when the book has changed
+lab: $(VENV)/lab.done ## open the notebooks in JupyterLab, to run them and change them
+	@$(BIN)/python -m tools.editions readers
+	@cd _build/readers && ../../$(BIN)/jupyter lab $(LAB) 01_in_ten_minutes.ipynb
+
+workbook: $(VENV)/lab.done ## write the lessons with blanks to fill, or LESSON=03_attention, or LESSON=--solutions
+	@$(BIN)/python -m tools.editions workbook $(LESSON)
 
 book: $(VENV)/docs.done ## build the website from the stored outputs
 	@$(BIN)/python -m sphinx $(SPHINX) . _build/html
@@ -63,7 +59,7 @@ test-slow: $(VENV)/test.done ## more seeds, every variant, a training in full; t
 	@$(BIN)/python -m pytest $(PROCESSES) -m slow --hypothesis-profile nightly
 	@$(BIN)/python -m pytest $(PROCESSES) tests/browser
 
-test-portable: $(VENV)/test.done ## the tests as other machines run them, each ten minutes and more; SETTING=moved-1
+test-portable: $(VENV)/test.done ## the notebooks as eight other machines run them, some seven minutes each; SETTING=moved-1
 	@$(BIN)/python -m tools.portable $(SETTING)
 
 # Torch as pip finds it: PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu takes the small builds
@@ -93,8 +89,8 @@ lint: $(VENV)/test.done ## format and mend what can be mended
 	@$(BIN)/python -m ruff check --fix --quiet . || true
 	@$(BIN)/python -m ruff format --quiet .
 
-clean: ## remove what was built
-	@rm -rf _build $(VENV)
+clean: ## remove what was built, but no notebooks that readers may have changed
+	@rm -rf $(filter-out $(EDITIONS),$(wildcard _build/*)) $(VENV)
 
 $(BIN)/python:
 	@$(PYTHON) -c 'import sys; sys.exit("Python 3.10 or newer is needed" if sys.version_info < (3, 10) else 0)'

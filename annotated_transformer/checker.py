@@ -5,14 +5,27 @@ This appendix builds a checker for your own code: hand it your attention, your m
 layer norm, and it says in words what is wrong (exercises of all chapters).
 """
 
+import json
 import math
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Iterator
 from functools import partial
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+
+from annotated_transformer.batching import batches, encode_pairs
+from annotated_transformer.masks import BOS, EOS, PAD
+from annotated_transformer.synchronous_grammar import grammar
+from annotated_transformer.tokenization import Tokenizer
+from annotated_transformer.training import validation_loss
+from annotated_transformer.transformer import Transformer, preset
 
 # --- A right answer, inputs, and mistakes ---
 
@@ -30,6 +43,7 @@ class Exercise(NamedTuple):
     inputs: dict[str, tuple[Any, ...]]
     mistakes: dict[str, Code]
     returns: int = 1  # tensors
+    run: Code | None = None  # runs your class on a row of inputs
 
 
 EXERCISES: dict[str, Exercise] = {}
@@ -59,6 +73,8 @@ def outcome(code: Code, row: tuple[Any, ...], returns: int) -> Outcome:
         result = code(*arguments)
     except (Exception, SystemExit) as error:  # any code of a reader, any error
         return f"it raises {type(error).__name__} ({error})"
+    if isinstance(result, Verdict):  # of a milestone
+        return result
     several = isinstance(result, tuple) or (returns > 1 and isinstance(result, list))
     tensors = []
     for value in result[:returns] if several else [result]:
@@ -115,32 +131,36 @@ def differences(yours: dict[str, Outcome], right: dict[str, Outcome]) -> dict[st
 class Verdict(str):
     """What `check` says, as a text; true if the code is right, for `assert check(...)`."""
 
-    passed = False
-
     def __bool__(self) -> bool:
-        return self.passed
+        return self.endswith(": right")
+
+    passed = property(__bool__)
 
 
 def check(part: str, yours: Code) -> Verdict:
-    """Run your implementation of a part of the model; say that it is right, or what is wrong.
+    """Run your function or class for a part of the model; say that it is right, or what is wrong.
 
     Parts: attention, padding_mask, causal_mask, multi_head_attention, feed_forward, embedding,
-    positions, layer_norm, residual, shift, learning_rate, smoothed_loss, length_penalty. Raises
-    ValueError for another.
+    positions, layer_norm, residual, shift, learning_rate, smoothed_loss, length_penalty; and two
+    milestones, transformer and train_simply. Raises ValueError for another.
     """
     if part not in EXERCISES:
         parts = ", ".join(EXERCISES)
         raise ValueError(f'there is no exercise "{part}": take one of {parts}')
     exercise = EXERCISES[part]
-    with torch.device("cpu"):
+    is_milestone = not exercise.mistakes
+    if exercise.run and (isinstance(yours, type) or is_milestone):
+        yours = partial(exercise.run, yours)
+    with torch.device("cpu"), torch.random.fork_rng(devices=[]):
         results = outcomes(yours, exercise)
         failures = differences(results, outcomes(exercise.right, exercise))
         if not failures:
-            verdict = Verdict(f"{part}: right")
-            verdict.passed = True
-            return verdict
+            return Verdict(f"{part}: right")
         silent = [name for name in failures if isinstance(results[name], str)]
         if len(silent) < len(failures):  # there are wrong numbers to explain
+            if str(outcomes(yours, exercise)) != str(results):
+                text = "A second call gives other numbers: are some drawn at random?"
+                return Verdict(f"{part}: wrong. {text}")
             for mistake, code in exercise.mistakes.items():
                 unlike = differences(results, outcomes(code, exercise))
                 if [*unlike] == silent:
@@ -150,6 +170,22 @@ def check(part: str, yours: Code) -> Verdict:
                     return Verdict(text)
     name, failure = next(iter(failures.items()))
     return Verdict(f"{part}: wrong {name}: {failure}.")
+
+
+def filled(module: nn.Module, *values: Tensor) -> nn.Module:
+    """Give values to the parameters of a module; biases for which there are none become 0."""
+    axes = {value.dim() for value in values}
+    parameters = [p for p in module.parameters() if p.dim() in axes]
+    if len(parameters) != len(values):
+        raise ValueError(f"it has {len(parameters)} parameters, not {len(values)}")
+    linear = [part.weight for part in module.modules() if isinstance(part, nn.Linear)]
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
+        for parameter, value in zip(parameters, values):
+            is_linear = any(parameter is weight for weight in linear)
+            parameter.copy_(value.mT if is_linear else value)
+    return module.eval()
 
 
 # --- Attention and masks ---
@@ -254,7 +290,7 @@ enter(
         "with 4 heads": ((2, 7, 12), (2, 5, 12), (2, 5, 12), *MATRICES, 4),
     },
     mistakes={
-        "the projections are reshaped into heads without a transpose": partial(
+        "heads are cut without a transpose": partial(
             all_heads, split=False, join=False
         ),
         "the heads are joined without transposing back": partial(all_heads, join=False),
@@ -262,6 +298,9 @@ enter(
         "the scores are not divided by sqrt(d_k)": partial(all_heads, scale=1.0),
         "it is x @ W.T, as in nn.Linear": partial(all_heads, project=F.linear),
     },
+    run=lambda made, q, k, v, *rest: filled(made(q.size(-1), rest[-1]), *rest[:-1])(
+        q, k, v, None
+    ),
 )
 
 # --- Feed-forward, embedding, positions ---
@@ -275,10 +314,11 @@ enter(
     },
     mistakes={
         "the ReLU is missing": lambda x, w, b, v, c: (x @ w + b) @ v + c,
-        "it is a GELU, not a ReLU": lambda x, w, b, v, c: F.gelu(x @ w + b) @ v + c,
         "the first bias is missing": lambda x, w, b, v, c: F.relu(x @ w) @ v + c,
         "the second bias is missing": lambda x, w, b, v, c: F.relu(x @ w + b) @ v,
+        "it is a GELU, not a ReLU": lambda x, w, b, v, c: F.gelu(x @ w + b) @ v + c,
     },
+    run=lambda made, x, *rest: filled(made(*rest[0].shape), *rest)(x),
 )
 enter(
     "embedding",
@@ -291,7 +331,13 @@ enter(
         "the factor sqrt(d_model) is missing": lambda ids, table: table[ids],
         "the factor is d_model itself": lambda ids, table: table[ids] * table.size(1),
     },
+    run=lambda made, ids, table: filled(made(*table.shape), table)(ids),
 )
+
+
+def alternate(sides: list[Tensor]) -> Tensor:
+    """Put the columns of two matrices in turn."""
+    return torch.stack(sides, dim=-1).flatten(1)
 
 
 def waves(
@@ -302,7 +348,7 @@ def waves(
     step: int = 2,
     even: Code = torch.sin,
     odd: Code = torch.cos,
-    join: Code = lambda pair: torch.stack(pair, dim=-1).flatten(1),
+    join: Code = alternate,
 ) -> Tensor:
     """Sines and cosines with steps to exchange: positions, exponents, order of the columns."""
     position = torch.arange(first, first + length, dtype=torch.float64)[:, None]
@@ -331,19 +377,14 @@ enter(
 
 
 def normalize(
-    x: Tensor,
-    gain: Tensor,
-    bias: Tensor,
-    eps: float,
-    axes: int | tuple[int, ...] = -1,
-    correction: int = 0,
-    outside: bool = False,
+    *row: Any, axes: Any = -1, correction: int = 0, outside: bool = False
 ) -> Tensor:
     """Layer norm with steps to exchange: axes, D - correction, whether eps is outside the root."""
+    x, gain, bias, eps = row
     centered = x - x.mean(axes, keepdim=True)
     variance = x.var(axes, correction=correction, keepdim=True)
     root = variance.sqrt() + eps if outside else (variance + eps).sqrt()
-    return gain * centered / root + bias
+    return torch.addcmul(bias, gain, centered / root)
 
 
 enter(
@@ -362,6 +403,7 @@ enter(
         "all positions are normalized together": partial(normalize, axes=(-2, -1)),
         "gain and bias are missing": lambda x, g, b, e: F.layer_norm(x, g.shape, eps=e),
     },
+    run=lambda made, x, gain, bias, eps: filled(made(len(gain), eps), gain, bias)(x),
 )
 enter(
     "residual",
@@ -389,7 +431,6 @@ enter(
     mistakes={
         "the decoder reads the word it must say": lambda t: (t[:, 1:], t[:, 1:]),
         "the decoder must say the word it reads": lambda t: (t[:, :-1], t[:, :-1]),
-        "the decoder must say the past": lambda t: (t[:, 1:], t[:, :-1]),
     },
     returns=2,
 )
@@ -411,10 +452,9 @@ enter(
         "at step 5000": (5000, 90, 700),
     },
     mistakes={
-        "the larger of the two terms is taken": partial(rate, pick=max),
         "d_model is missing": partial(rate, power=0),
+        "the larger of the two terms is taken": partial(rate, pick=max),
         "there is no warm-up": lambda n, d, warmup: d**-0.5 * n**-0.5,
-        "`d ** -1/2` is half of 1 / d": lambda n, d, warmup: rate(n, d, warmup, -1) / 2,
         "it is a step ahead: steps count from 1": lambda n, d, w: rate(n + 1, d, w),
     },
 )
@@ -441,8 +481,8 @@ enter(
         "on large logits": (LOGITS, [2, 0, 1], 0.1),
     },
     mistakes={
-        "padding counts": partial(smoothed, padding=-100),
         "nothing is smoothed": lambda x, labels, share: smoothed(x, labels, 0.0),
+        "padding counts": partial(smoothed, padding=-100),
         "the softmax is taken twice": lambda x, y, s: smoothed(x.softmax(-1), y, s),
         "it is a sum, not a mean": lambda x, y, s: smoothed(x, y, s) * (y > 0).sum(),
         "the label gets no share of the smoothing": share_with_others,
@@ -453,8 +493,167 @@ enter(
     right=lambda length, alpha: ((5 + length) / 6) ** alpha,
     inputs={"at length 10": (10, 0.6), "at length 3": (3, 0.9)},
     mistakes={
-        "it is the length to the power of alpha": lambda length, alpha: length**alpha,
         "only the length is divided by 6": lambda n, alpha: (5 + n / 6) ** alpha,
+        "it is the length to the power of alpha": lambda length, alpha: length**alpha,
         "it multiplies where it should divide": lambda n, alpha: (6 / (5 + n)) ** alpha,
     },
 )
+
+# --- Two milestones ---
+
+
+def same_logits(made: Code) -> bool | Verdict:
+    """Compare a class of models with ours, given the same weights, if it can have them."""
+    torch.manual_seed(0)
+    config = preset("tiny", vocabulary_size=30, dropout=0.0)
+    yours = made(config).eval()
+    ours = Transformer(config).eval()
+    shapes = [[weight.shape for weight in m.parameters()] for m in (yours, ours)]
+    if shapes[0] != shapes[1]:
+        return True
+    source = letter_rows(20)
+    target = F.pad(letter_rows(20), (1, 0), value=BOS)
+    with torch.no_grad():
+        for own, other in zip(yours.parameters(), ours.parameters()):
+            own.copy_(other.normal_(std=0.3))
+        logits = [model(source, target)[target != PAD] for model in (yours, ours)]
+    fault = difference(*logits)
+    return Verdict(fault) if fault else True
+
+
+def letter_rows(rows: int) -> Tensor:
+    """Draw rows of 3 to 8 letters, ids 4 to 29, each ended by EOS and padded."""
+    place = torch.arange(9)
+    length = torch.randint(3, 9, (rows, 1))
+    ids = torch.randint(4, 30, (rows, 9))
+    return ids.where(place < length, EOS).where(place <= length, PAD)
+
+
+def learns_to_copy(made: Code) -> bool | Verdict:
+    """Train a model of a class on rows of letters, and let it write others."""
+    torch.manual_seed(0)
+    model = made(preset("tiny", vocabulary_size=30, layers=1, dropout=0.0))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for _ in range(200):
+        source = letter_rows(64)
+        logits = model(source, F.pad(source, (1, -1), value=BOS))
+        loss = F.cross_entropy(logits.mT, source, ignore_index=PAD)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    source = letter_rows(100)
+    written = torch.full_like(source[:, :1], BOS)
+    with torch.no_grad():
+        for _ in range(source.size(1)):
+            words = model.eval()(source, written)[:, -1:].argmax(dim=-1)
+            written = torch.cat([written, words], dim=1)
+    right = ((written[:, 1:] == source) | (source == PAD)).all(dim=1).sum()
+    if right >= 50:
+        return True
+    return Verdict(f"after 200 updates, {right} of 100 rows are right")
+
+
+def learns_grammar(loop: Code) -> bool | Verdict:
+    """Let a training loop teach a model of ours the grammar."""
+    pairs = grammar(8000)
+    tokenizer = Tokenizer.train(pairs, vocabulary_size=500)
+    torch.manual_seed(0)
+    size = len(tokenizer)
+    model = Transformer(preset("tiny", vocabulary_size=size, layers=1, dropout=0.0))
+    stream = batches(encode_pairs(tokenizer, pairs[200:]), max_tokens=384)
+    loop(model, stream, 300, lambda *_: None)
+    others = encode_pairs(tokenizer, pairs[:200])
+    loss = validation_loss(model, others, max_tokens=384)
+    if loss < 2:
+        return True
+    return Verdict(
+        f"after 300 steps, the loss on other pairs is {loss:.2f}, not below 2"
+    )
+
+
+enter(
+    "transformer",
+    right=lambda task: True,
+    inputs={
+        "with the weights of a model of ours": (same_logits,),
+        "when it learns to copy": (learns_to_copy,),
+    },
+    mistakes={},
+    run=lambda made, task: task(made),
+)
+enter(
+    "train_simply",
+    right=lambda task: True,
+    inputs={"on the grammar": (learns_grammar,)},
+    mistakes={},
+    run=lambda loop, task: task(loop),
+)
+
+# --- A file at a time ---
+
+STUDENT = "student"  # name of a student's file while it runs
+
+
+def parts_of(file: Path) -> dict[str, Code]:
+    """Run a file, or the code cells of a notebook; return the parts that it defines itself."""
+    text = file.read_text(encoding="utf-8")
+    if file.suffix == ".ipynb":
+        cells = json.loads(text)["cells"]
+        sources = [c["source"] for c in cells if c["cell_type"] == "code"]
+        text = "\n".join("".join(lines) for lines in sources)
+    sys.path.insert(0, str(file.parent))
+    names: dict[str, Any] = {"__name__": STUDENT}
+    exec(compile(text, file, "exec"), names)
+    found: dict[str, Code] = {}
+    for part, exercise in EXERCISES.items():
+        for name in (part, part.title().replace("_", "")):  # a function, a class
+            code: Any = names.get(name)
+            is_theirs = getattr(code, "__module__", None) == STUDENT
+            if is_theirs and (exercise.run or not isinstance(code, type)):
+                found[part] = code
+    return found
+
+
+def answer(file: Path, part: str, sender: Connection) -> None:
+    """Send what `check` says of a part of a file; of the part "file", which parts it has."""
+    torch.set_num_threads(1)  # small models gain nothing from more
+    with Path(os.devnull).open("w") as nowhere:
+        sys.stdout = sys.stderr = nowhere  # whatever the file prints
+        try:
+            found = parts_of(file)
+            sender.send([*found] if part == "file" else check(part, found[part]))
+        except (Exception, SystemExit) as error:
+            sender.send(f"wrong: it raises {type(error).__name__} ({error}).")
+
+
+def ask(file: Path, part: str, seconds: float) -> Any:
+    """Run `answer` in a process of its own, and end it after so many seconds."""
+    context: Any = get_context("forkserver" if sys.platform == "linux" else "spawn")
+    context.set_forkserver_preload([__name__])  # PyTorch is imported once
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=answer, args=(file, part, sender), daemon=True)
+    process.start()
+    sender.close()
+    try:
+        if receiver.poll(seconds):
+            return receiver.recv()
+        return f"wrong: it takes more than {seconds:g} seconds."
+    except EOFError:
+        return "wrong: its process ended without an answer."
+    finally:
+        process.kill()
+
+
+def check_file(file: Path, seconds: float) -> Iterator[tuple[str, str]]:
+    """Check a student's file; yield each part, and that it is right, missing, or what is wrong.
+
+    Each part has a process of its own, and so many seconds. A file that does not run yields one
+    part, "file".
+    """
+    found = ask(file, "file", seconds)
+    if isinstance(found, str):
+        yield "file", found
+        return
+    for part in EXERCISES:
+        said = ask(file, part, seconds) if part in found else "missing"
+        yield part, said.removeprefix(f"{part}: ")

@@ -23,6 +23,7 @@ import tyro
 
 from annotated_transformer import corpus, trainer
 from annotated_transformer.batching import EncodedCorpus, encode_pairs
+from annotated_transformer.checker import check_file
 from annotated_transformer.data import Pair
 from annotated_transformer.distributed import process_group, rank_and_world_size
 from annotated_transformer.evaluation import compound_split_bleu, score
@@ -464,6 +465,35 @@ def export(model: str, output: Path, quantization: str | None = None) -> None:
     say(f"the exported model is in {output}")
 
 
+# --- Checking a student's file ---
+
+
+def grade(file: Path, /, json: bool = False, seconds: float = 180) -> None:
+    """Run a student's file; say which parts of the model in it are right, wrong or missing.
+
+    Exits with code 3 if a part is wrong, or if there is none. The file is run as it is, with your
+    rights.
+
+    Args:
+        file: Python file or notebook; appendix E of the book says how its parts are named.
+        json: Print a line of JSON for each part.
+        seconds: Time for each part.
+    """
+    file.stat()  # an error if there is none
+    verdicts = set()
+    for part, said in check_file(file, seconds):
+        says = " ".join(said.split())
+        verdict = says.split()[0].strip(".:")
+        verdicts.add(verdict)
+        record = {"file": str(file), "part": part, "verdict": verdict, "says": says}
+        if json:
+            print_record(record, as_json=True)
+        else:
+            print(f"{part:22}{says}", flush=True)
+    if "wrong" in verdicts or "right" not in verdicts:
+        sys.exit(3)
+
+
 # --- One error, one line ---
 
 PROGRAM = "annotated-transformer"
@@ -493,11 +523,12 @@ def run_command(arguments: Sequence[str]) -> None:
         "translate": translate,
         "evaluate": evaluate,
         "export": export,
+        "check": grade,
     }
     tyro.extras.subcommand_cli_from_dict(
         commands,
         prog=PROGRAM,
-        description="Prepare a corpus, train, average, translate, score, export.",
+        description="Prepare a corpus, train, average, translate, score, export, check.",
         args=arguments,
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
     )

@@ -363,42 +363,33 @@ def go_on(
 
 STALL = 400  # steps, compared with as many before them
 FALL = 0.1  # nats per token by which the loss should fall meanwhile
-
-
-def sign_of_death(
-    log: Sequence[Mapping[str, Any]], warmup: int, vocabulary_size: int
-) -> str | None:
-    """Return what the log says of a training that dies, or None while all is well."""
-    now = log[-1]["step"]
-    recent = [line["loss"] for line in log if line["step"] > now - STALL]
-    before = [line["loss"] for line in log if 0 <= now - STALL - line["step"] < STALL]
-    if before and now - STALL >= warmup:
-        loss, loss_before = np.median(recent), np.median(before)
-        if loss > math.log(vocabulary_size) / 2 and loss > loss_before - FALL:
-            return f"the loss has hardly fallen for {STALL} steps"
-    validated = [line for line in log if "validation_loss" in line]
-    if len(validated) > 1 and validated[-1] is log[-1]:
-        last = validated[-1]
-        lowest = min(line["validation_loss"] for line in validated)
-        if last["validation_loss"] > lowest + FALL and last.get("score", 1) < 0.05:
-            return "the validation loss rises, and the score is 0"
-    return None
-
-
 ADVICE = (
-    "likely a learning rate that is too high or a warm-up that is too short; see "
+    f"the loss has hardly fallen for {STALL} steps: likely a learning rate that is too high "
+    "or a warm-up that is too short; see "
     "https://annotated-transformer.github.io/annotated-transformer/book/troubleshooting.html"
 )
 
 
+def is_stuck(
+    log: Sequence[Mapping[str, Any]], warmup: int, vocabulary_size: int
+) -> bool:
+    """Return whether the loss, still high after the warm-up, has hardly fallen."""
+    now = log[-1]["step"]
+    recent = [line["loss"] for line in log if line["step"] > now - STALL]
+    before = [line["loss"] for line in log if 0 <= now - STALL - line["step"] < STALL]
+    if not before or now - STALL < warmup:
+        return False
+    loss = np.median(recent)
+    high = loss > math.log(vocabulary_size) / 2
+    return bool(high and loss > np.median(before) - FALL)
+
+
 def warn_once(log: list[dict[str, Any]], warmup: int, vocabulary_size: int) -> None:
-    """Add what the newest line of a log says of a training that dies, once, and show it."""
-    if any("warning" in line for line in log):
-        return
-    sign = sign_of_death(log, warmup, vocabulary_size)
-    if sign:
-        log[-1]["warning"] = f"{sign}: {ADVICE}"
-        tqdm.write(f"step {log[-1]['step']}: {sign}: {ADVICE}", file=sys.stderr)
+    """Note in the newest line of a log that the run is stuck, once, and show it."""
+    warned = any("warning" in line for line in log)
+    if not warned and is_stuck(log, warmup, vocabulary_size):
+        log[-1]["warning"] = ADVICE
+        tqdm.write(f"step {log[-1]['step']}: {ADVICE}", file=sys.stderr)
 
 
 # --- Is it getting better? ---

@@ -1,4 +1,4 @@
-"""How the figures of the book look: its palette, and helpers that draw. Appendix H shows them."""
+"""How the figures of the book look: its palette, and helpers that draw."""
 
 import hashlib
 import html
@@ -6,7 +6,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import altair as alt
@@ -73,7 +73,14 @@ THEME: dict[str, Any] = {
         "labelLimit": 0,
     },
     "header": LABELS,
-    "title": {"color": INK, "fontSize": 13, "fontWeight": "normal", "anchor": "start"},
+    "title": {
+        "color": INK,
+        "fontSize": 13,
+        "fontWeight": "normal",
+        "subtitleColor": INK,
+        "subtitleFontSize": 12,
+        "anchor": "start",
+    },
     "text": {"color": INK, "fontSize": 12},
     "line": {"strokeWidth": 2.2},
     "rule": {"color": INK},
@@ -82,23 +89,37 @@ THEME: dict[str, Any] = {
 }
 
 
-def draw(chart: alt.TopLevelMixin, label: str) -> tuple[str, dict[str, Any]]:
-    """Draw an Altair chart.
+ROW = "display:flex;flex-wrap:wrap;justify-content:center;align-items:end;gap:0 4px"
+
+
+def draw(panels: Sequence[alt.TopLevelMixin], label: str) -> tuple[str, dict[str, Any]]:
+    """Draw Altair charts side by side; where the page is too narrow, they stack.
 
     Args:
-        chart: any Altair chart.
+        panels: any Altair charts.
         label: the finding in at most two sentences, for readers who do not see the picture.
 
     Returns:
-        The SVG, which takes ink and paper from the page, and the themed specification.
+        SVG, which takes ink and paper from the page, and the themed specification.
     """
-    spec = chart.to_dict()
-    spec["config"] = THEME
-    return themed_svg(vl_convert.vegalite_to_svg(spec), label), spec
+    svgs = []
+    for panel in panels:
+        spec = {**panel.to_dict(), "config": THEME}
+        svgs.append(themed_svg(vl_convert.vegalite_to_svg(spec), label))
+        label = ""  # said once
+    if len(panels) == 1:
+        return svgs[0], spec
+    row = alt.hconcat(*panels).resolve_scale(
+        fill="independent", fillOpacity="independent"
+    )
+    drawn = f'<div style="{ROW}">{"".join(svgs)}</div>'
+    return drawn, {**row.to_dict(), "config": THEME}
 
 
 def themed_svg(svg: str, label: str) -> str:
     """Make a drawn SVG fit for any page: unique ids, a spoken label, the page's ink and paper."""
+    spoken = f'role="img" aria-label="{html.escape(label)}"'
+    spoken = spoken if label else 'aria-hidden="true"'
     svg = re.sub(
         r' (class|role|aria-[a-z]+|pointer-events|font-family)="[^"]*"', "", svg
     )
@@ -108,15 +129,16 @@ def themed_svg(svg: str, label: str) -> str:
     for number, old in enumerate(ids):
         uses = rf'(id="|url\(#|href="#){re.escape(old)}(?=[")])'
         svg = re.sub(uses, rf"\1{prefix}-{number}", svg)
-    head = f'<svg role="img" aria-label="{html.escape(label)}" style="{size_and_font(svg)}" '
+    head = f'<svg {spoken} style="{size_and_font(svg)}" '
     return page_colors(svg.replace("<svg ", head, 1))
 
 
 def size_and_font(svg: str) -> str:
     """Return the style of a drawing: it shrinks with the page, and the site stops at `--least`."""
-    return (
-        f"--least:{least_width(svg)}px;max-width:100%;height:auto;font-family:{FONTS}"
+    least = (
+        f"--least:{least_width(svg)}px"  # last: vl-convert forgets what comes after it
     )
+    return f"max-width:100%;height:auto;font-family:{FONTS};{least}"
 
 
 def least_width(svg: str) -> int:
@@ -144,14 +166,14 @@ def page_colors(text: str) -> str:
     return re.sub("|".join(ON_THE_PAGE), on_the_page, text, flags=re.IGNORECASE)
 
 
-def show(chart: alt.TopLevelMixin, alt: str) -> None:
-    """Display a chart.
+def show(*panels: alt.TopLevelMixin, alt: str) -> None:
+    """Display charts, side by side or, where the page is too narrow, one below the other.
 
     Args:
-        chart: any Altair chart without a slider or a selection.
+        panels: any Altair charts without a slider or a selection.
         alt: the finding in at most two sentences, for readers who do not see the picture.
     """
-    svg, spec = draw(chart, alt)
+    svg, spec = draw(panels, alt)
     page = f'<figure class="book-chart" style="margin:0;overflow-x:auto">{svg}</figure>'
     display_all(page, picture(spec), alt)
 
@@ -182,6 +204,7 @@ def heatmap(
     signed: bool = False,
     color: str = INK,
     cell: int = 38,
+    marked: Collection[tuple[int, int]] = (),
 ) -> alt.LayerChart:
     """Chart a matrix; its numbers are printed when it is 8x8 or smaller.
 
@@ -192,12 +215,17 @@ def heatmap(
         titles: of the rows and of the columns.
         color: of the value `limit`; smaller values fade to paper.
         cell: side of a cell in pixels.
+        marked: cells (row, column) to frame; then no other number is printed.
     """
-    base = grid(matrix_table(matrix, mask), rows, columns, titles)
+    base = grid(matrix_table(matrix, mask, marked), rows, columns, titles)
     is_large = max(len(rows), len(columns)) > 8
     layers = [shades(base, limit, color, signed, legend=is_large)]
+    told = base
+    if marked:
+        told = base.transform_filter("datum.marked")
+        layers.append(told.mark_rect(fill=None, stroke=AMBER, strokeWidth=2.5))
     if not is_large:
-        layers.append(printed(base, limit, color, signed))
+        layers.append(printed(told, limit, color, signed))
     if mask is not None:
         layers.append(hatched(base, cell))
     return alt.layer(*layers).properties(
@@ -206,7 +234,9 @@ def heatmap(
 
 
 def matrix_table(
-    matrix: Sequence[Sequence[float]], mask: Sequence[Sequence[bool]] | None
+    matrix: Sequence[Sequence[float]],
+    mask: Sequence[Sequence[bool]] | None,
+    marked: Collection[tuple[int, int]],
 ) -> list[dict[str, Any]]:
     """Return one record a cell, values rounded to four decimals."""
     records = []
@@ -217,6 +247,7 @@ def matrix_table(
                 "column": j,
                 "value": round(float(value), 4) + 0.0,  # no minus before a zero
                 "seen": mask is None or bool(mask[i][j]),
+                "marked": (i, j) in marked,
             }
             records.append(record)
     return records
@@ -298,6 +329,15 @@ def hatched(base: alt.Chart, cell: int) -> alt.Chart:
 
 # --- Curves ---
 
+SIDES: dict[str, dict[str, Any]] = {  # where a name stands, seen from its point
+    "right": {"align": "left", "dx": 6},
+    "above": {"dy": -14},
+    "below": {"dy": 12},
+    "above left": {"align": "right", "dx": -6, "dy": -8},
+    "above right": {"align": "left", "dx": 4, "dy": -10},
+    "below right": {"align": "left", "dx": 6, "dy": 8},
+}
+
 
 def curves(
     records: Sequence[Mapping[str, Any]],
@@ -305,44 +345,56 @@ def curves(
     y: alt.Y,
     series: str,
     looks: Mapping[str, tuple[str, Sequence[int]]],
-) -> alt.Chart:
+    names: Mapping[str, tuple[Any, str]] | None = None,
+) -> alt.Chart | alt.LayerChart:
     """Chart one line for each value of the field `series`.
 
     Args:
         records: one mapping a point.
         x, y: Altair channels with title and scale.
         looks: value of `series` -> (color, dash pattern as lengths on and off).
+        names: value of `series` -> (x of the point where its name stands, on which side of it);
+            without them, a legend names the lines.
     """
     palette = [color for color, _ in looks.values()]
     patterns = [list(dash) for _, dash in looks.values()]
     colors = alt.Scale(domain=list(looks), range=palette)
     dashes = alt.Scale(domain=list(looks), range=patterns)
     columns = max(1, 52 // (8 + max(len(name) for name in looks)))
-    key = alt.Legend(columns=columns, symbolSize=500)
+    key = None if names else alt.Legend(columns=columns, symbolSize=500)
     legend = {"sort": None, "title": None, "legend": key}
     color = alt.Color(f"{series}:N", scale=colors, **legend)
     dash = alt.StrokeDash(f"{series}:N", scale=dashes, **legend)
-    chart = alt.Chart(alt.Data(values=list(records)))
-    return chart.mark_line().encode(x, y, color, dash)
+    chart = alt.Chart(alt.Data(values=list(records))).encode(x, y)
+    layers = [chart.mark_line().encode(color, dash)]
+    field = x.to_dict()["field"]
+    for name, (place, side) in (names or {}).items():
+        here = (alt.datum[series] == name) & (alt.datum[field] == place)
+        words = chart.transform_filter(here).encode(text=f"{series}:N")
+        layers.append(words.mark_text(**SIDES[side], stroke=PAPER, strokeWidth=4))
+        layers.append(words.mark_text(**SIDES[side]))
+    return alt.layer(*layers) if names else layers[0]
 
 
 # --- Pictures that change ---
 
 
 def show_steps(
-    steps: Mapping[str, tuple[alt.TopLevelMixin, str]], question: str, start: int = 0
+    steps: Mapping[str, tuple[alt.TopLevelMixin | list[Any], str]],
+    question: str,
+    start: int = 0,
 ) -> None:
     """Display drawings of which the reader picks one.
 
     Args:
-        steps: button text -> (chart, its spoken label).
+        steps: button text -> (chart, or a list of panels; its spoken label).
         question: what the choice is about, read out before the buttons.
         start: the step shown at first.
     """
     svgs = []
     specs = []
-    for chart, label in steps.values():
-        svg, spec = draw(chart, label)
+    for drawn, label in steps.values():
+        svg, spec = draw(drawn if isinstance(drawn, list) else [drawn], label)
         svgs.append(svg)
         specs.append(spec)
     name = f"s{short_hash(''.join(svgs))}"
@@ -448,77 +500,6 @@ def show_drawing(parts: Iterable[str], width: int, height: int, alt: str) -> Non
     image = vl_convert.svg_to_png(svg.replace(">", paper, 1), scale=1.5)
     page = f'<figure class="book-figure" style="margin:0">{page_colors(svg)}</figure>'
     display_all(page, image, alt)
-
-
-# --- Where a chapter is on the map ---
-
-MAP_PARTS = {  # a chapter of the model: what its part is called below the map
-    "attention": "attention",
-    "masks": "masks",
-    "multi_head_attention": "multi-head attention",
-    "feed_forward": "feed-forward networks",
-    "embeddings": "one table, three times",
-    "positional_encoding": "positions",
-    "layers": "layers",
-    "transformer": "the whole model",
-}
-PALE = 0.35  # opacity of what isn't lit
-
-
-def map_thumbnail(part: str) -> None:
-    """Display the model in small, read upwards, with the part lit that a chapter builds.
-
-    Args:
-        part: the chapter's module, such as "multi_head_attention".
-    """
-    name = MAP_PARTS[part]
-    drawn = [*map_lines(), *map_boxes(part), words_at(85, 190, name, 12)]
-    label = (
-        f"The model in small, read upwards: encoder left, decoder right. Lit: {name}."
-    )
-    show_drawing(drawn, 170, 196, label)
-
-
-def map_lines() -> Iterator[str]:
-    """Yield the lines of the small map: both streams, the positions' arrows, and the memory."""
-    memory = "M24,70V60H85V86H100"
-    for path in ("M24,154V70", "M146,154V26", "M60,141H30", "M110,141H140", memory):
-        look = f'fill="none" stroke="{INK}" stroke-opacity="{PALE}" stroke-width="2"'
-        yield f'<path d="{path}" {look}/>'
-
-
-def map_boxes(part: str) -> Iterator[str]:
-    """Yield the boxes of the small map, those of a part filled."""
-    everything = part == "transformer"
-    tables = everything or part == "embeddings"
-    heads = everything or part == "multi_head_attention"
-    layers = everything or part == "layers"
-    yield map_box(6, 154, 158, 16, tables)
-    yield map_box(100, 12, 64, 14, tables)
-    yield map_box(60, 134, 50, 14, everything or part == "positional_encoding")
-    yield map_box(6, 70, 68, 58, layers, frame=True)
-    yield map_box(96, 38, 68, 90, layers, frame=True)
-    for x, y in ((34, 76), (100, 44)):
-        yield map_box(x, y, 36, 18, everything or part == "feed_forward")
-    for x, y in ((34, 104), (100, 104), (100, 74)):
-        yield map_box(x, y, 36, 20, heads)
-        if not heads:
-            yield map_box(x + 4, y + 5, 14, 10, part == "attention")
-            yield map_box(x + 22, y + 5, 10, 10, part == "masks")
-    for x, y in ((24, 114), (24, 85), (146, 114), (146, 84), (146, 53)):
-        yield map_box(x - 4, y - 4, 8, 8, layers)
-
-
-def map_box(
-    x: float, y: float, width: float, height: float, lit: bool, frame: bool = False
-) -> str:
-    """Return a box of the small map: pale, or lit; a frame is never filled."""
-    fill = INK if lit and not frame else PAPER
-    look = 'fill="none" stroke-dasharray="3 2"' if frame else f'fill="{fill}"'
-    line = 2 if lit else 1
-    opacity = 1 if lit else PALE
-    size = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}" rx="2"'
-    return f'<rect {size} {look} stroke="{INK}" stroke-width="{line}" stroke-opacity="{opacity}"/>'
 
 
 # --- Plots from Matplotlib ---

@@ -1,11 +1,7 @@
 # %% tags=["remove-cell"]
 import os, sys
 
-url = "https://github.com/annotated-transformer/annotated-transformer"
-if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
-sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
+sys.path.insert(0, "..")  # the folder of the book
 CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests only
 
 
@@ -15,9 +11,9 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 # Attention lets each word of a sentence ask all the others, and hands it a blend of what they hold, weighted by how well each one fits (section 3.2.1 of the paper).
 
 # %% tags=["remove-input"]
-from book.figures import map_thumbnail
+from book.machine import show_machine
 
-map_thumbnail("attention")
+show_machine("attention")
 
 # %% tags=["export", "hide-input"]
 import math
@@ -204,17 +200,10 @@ W_V[2, 1] = 0.5  # adjective to dark
 W_V[5, 2] = 1.0  # edible to edible
 Q, K, V = X @ W_Q, X @ W_K, X @ W_V
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-projections", "caption": "What does each word ask, what is it found by, and what does it hand over? The words (left) and their queries, keys and values. `fish`, mostly a noun and a little a verb, asks for both, and both kinds of query find it."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-projections", "caption": "What does each word ask, what is it found by, and what does it hand over? The words $X$ and their queries, keys and values. `fish`, mostly a noun and a little a verb, asks for both, and both kinds of query find it."}}
+look = {"titles": ("", ""), "limit": 3, "cell": 24}
 maps = [
-    heatmap(
-        m,
-        words if color == INK else [""] * len(words),
-        names,
-        titles=("", ""),
-        limit=3,
-        color=color,
-        cell=26,
-    ).properties(title=title)
+    heatmap(m, words, names, color=color, **look).properties(title=title)
     for m, names, color, title in [
         (X, features, INK, "words X"),
         (Q, features[:4], QUERY, "queries Q"),
@@ -223,7 +212,7 @@ maps = [
     ]
 ]
 show(
-    alt.hconcat(*maps, spacing=10),
+    *maps,
     alt="Four tables of five rows. The query of likes is noun 3, the key of cat noun 2, the value of cat living 1.",
 )
 

@@ -1,11 +1,7 @@
 # %% tags=["remove-cell"]
 import os, sys
 
-url = "https://github.com/annotated-transformer/annotated-transformer"
-if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
-sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
+sys.path.insert(0, "..")  # the folder of the book
 CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests only
 
 
@@ -15,9 +11,9 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 # A mask is a table of yes and no that decides which keys each query may see; this chapter builds the two that a Transformer needs, one against padding and one against the future (sections 3.1 and 3.2.3 of the paper).
 
 # %% tags=["remove-input"]
-from book.figures import map_thumbnail
+from book.machine import show_machine
 
-map_thumbnail("masks")
+show_machine("masks")
 
 # %% tags=["export", "hide-input"]
 import torch
@@ -91,8 +87,7 @@ from book.figures import AMBER, RESIDUAL, SKY, curves, heatmap, show
 
 
 def panels(*drawn):  # (title, rows, columns, weights, mask) each
-    maps = [heatmap(w, r, c, m, cell=26).properties(title=t) for t, r, c, w, m in drawn]
-    return alt.hconcat(*maps, spacing=14)
+    return [heatmap(w, r, c, m, cell=26).properties(title=t) for t, r, c, w, m in drawn]
 
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-leak", "caption": "Which of these models would you take? Training loss with a mask that hides the future (solid) and without it (dashed), when the next token is the toss of a coin. The gray line is ln 2, the best mean that an honest model can reach."}}
@@ -102,7 +97,8 @@ records = [
     for name, (_, losses) in trained.items()
     for i in range(0, len(losses), 2)
 ]
-drawn = curves(records, alt.X("update:Q"), alt.Y("loss:Q"), "mask", looks)
+names = dict.fromkeys(looks, (160, "above"))
+drawn = curves(records, alt.X("update:Q"), alt.Y("loss:Q"), "mask", looks, names)
 floor = alt.Chart(alt.Data(values=[{"loss": math.log(2)}])).mark_rule(color=RESIDUAL)
 show(
     drawn + floor.encode(y="loss:Q"),
@@ -236,11 +232,11 @@ before = attention(q, k, v)[1]
 after = attention(q, k, v, is_word)[1]  # one row, the same for each query
 rows_hidden = attention(q, k, v, is_word[:, None])[1]
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-columns-rows", "caption": "What does padding take from the words, and how is it stopped? Weights of a padded sentence without a mask (left), with its padded keys hidden (middle), and with its padded queries hidden instead (right). Hatched means hidden. In the middle the words share everything among themselves; on the right they still spend weight on `<pad>`."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-columns-rows", "caption": "What does padding take from the words, and how is it stopped? Weights of a padded sentence without a mask, with its padded keys hidden, and with its padded queries hidden instead. Hatched means hidden. With hidden keys the words share everything among themselves; with hidden queries they still spend weight on `<pad>`."}}
 names = ["cat", "likes", "fish", "<pad>", "<pad>"]
 everywhere = torch.ones(5, 5, dtype=torch.bool)
 show(
-    panels(
+    *panels(
         ("no mask", names, names, before, everywhere),
         ("keys hidden", names, names, after, is_word & everywhere),
         ("queries hidden", names, names, rows_hidden, is_word[:, None] & everywhere),
@@ -255,7 +251,7 @@ if CHECKING:
     assert not rows_hidden[3:].any() and round(before[1, 3].item(), 2) == 0.11
 
 # %% [markdown]
-# On the left, `likes` gives 0.23 of its weight (twice 0.113) to padding, so what it finds depends on the other sentences of the batch. In the middle, every word gets what it would get if the sentence stood alone.
+# Without a mask, `likes` gives 0.23 of its weight (twice 0.113) to padding, so what it finds depends on the other sentences of the batch. With hidden keys, every word gets what it would get if the sentence stood alone.
 #
 # How do you hide a key? Here are four ways, and for comparison hiding nothing. Which of them work?
 
@@ -390,12 +386,12 @@ def target_mask(tokens: Tensor) -> Tensor:
     return padding_mask(tokens) & past
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-and", "caption": "How do a row and a triangle make one mask? Hatched keys are hidden. The padding mask (left) is one row, repeated for each query; the causal mask (middle) is the same for each sentence. A key is open in the target mask (right) where both leave it open."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-and", "caption": "How do a row and a triangle make one mask? Hatched keys are hidden. The padding mask is one row, repeated for each query; the causal mask is the same for each sentence. In both together, which is the target mask, a key is open where each of them leaves it open."}}
 names = ["<s>", "the", "cat", "<pad>", "<pad>"]
 word_row = torch.tensor([[True, True, True, False, False]])
 triangle = causal_mask(5)
 show(
-    panels(
+    *panels(
         ("padding", ["any"], names, word_row, word_row),
         ("causal", names, names, triangle, triangle),
         ("both", names, names, triangle & word_row, triangle & word_row),
@@ -424,7 +420,7 @@ def evenly(title, asking, answering, mask):
 of_source = padding_mask(torch.tensor([[5, 6, 7, PAD, PAD]]))[0, 0].expand(5, 5)
 of_target = target_mask(torch.tensor([[BOS, 8, 9, 10, PAD]]))[0, 0]
 show(
-    panels(
+    *panels(
         evenly("encoder, to itself", german, german, of_source),
         evenly("decoder, to itself", english, english, of_target),
         evenly("decoder, to the source", next_words, german, of_source),

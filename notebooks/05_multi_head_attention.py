@@ -1,11 +1,7 @@
 # %% tags=["remove-cell"]
 import os, sys
 
-url = "https://github.com/annotated-transformer/annotated-transformer"
-if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
-sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
+sys.path.insert(0, "..")  # the folder of the book
 CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests only
 
 
@@ -15,9 +11,9 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 # **Multi-head attention** lets several small attentions, called heads, look at the same sentence side by side, each with a question of its own, and adds up what they find (section 3.2.2 of the paper).
 
 # %% tags=["remove-input"]
-from book.figures import map_thumbnail
+from book.machine import show_machine
 
-map_thumbnail("multi_head_attention")
+show_machine("multi_head_attention")
 
 # %% tags=["export", "hide-input"]
 from collections.abc import Callable
@@ -33,7 +29,7 @@ from annotated_transformer.attention import Mask, attention
 #
 # What if `cat` could ask twice? Cut the matrices into two **heads**. The first gets the columns for nouns and verbs and hands over *living* and *edible*; the second gets the columns for adjectives and articles and hands over *dark*. How much weight do you expect `likes` and `black` to get now?
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-two-heads", "caption": "What can two heads do that one cannot? Left: the single head of chapter 3. Middle and right: its matrices, cut into two heads. Head 1 links nouns and verbs, head 2 finds the adjective. Now `cat` looks hard at both `likes` and `black`. The words `black` and `likes` have nothing to ask head 2, so it gives them the plain average."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-two-heads", "caption": "What can two heads do that one cannot? The single head of chapter 3, and its matrices cut into two heads. The fuller a cell, the larger the weight; framed is what `cat` gives to `black` and to `likes`. One head divides its weight between them; of two heads, each has one to look hard at. The words `black` and `likes` have nothing to ask head 2, so it gives them the plain average: an even row."}}
 import altair as alt
 import torch
 
@@ -46,17 +42,10 @@ from book.figures import SKY, heatmap, show
 cut_Q, cut_K = (W_Q[:, :2], W_Q[:, 2:]), (W_K[:, :2], W_K[:, 2:])
 pairs = [(W_Q, W_K), *zip(cut_Q, cut_K)]
 single, first, second = (attention(X @ q, X @ k, X)[1] for q, k in pairs)
-titles = ("", "")
-maps = [
-    heatmap(w, rows, WORDS, titles=titles, cell=24).properties(title=title)
-    for title, w, rows in [
-        ("one head", single, WORDS),
-        ("head 1 of 2", first, [""] * 5),
-        ("head 2 of 2", second, [""] * 5),
-    ]
-]
+look = {"titles": ("", ""), "cell": 24, "marked": [(2, 1), (2, 3)]}
+titles = {"one head": single, "head 1 of 2": first, "head 2 of 2": second}
 show(
-    alt.hconcat(*maps, spacing=12),
+    *[heatmap(w, WORDS, WORDS, **look).properties(title=t) for t, w in titles.items()],
     alt="Cat gives likes 0.54 and black 0.20 with one head. With two, it gives likes 0.77 in head 1 and black 0.51 in head 2.",
 )
 
@@ -156,19 +145,22 @@ right = split_heads(numbers, heads=2)
 wrong = numbers.reshape(1, 2, 4, 3)
 print("same shape:", tuple(right.shape), tuple(wrong.shape))
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-split-heads", "caption": "Which numbers does each head get? Left: four words with six numbers each, counted from 0. Middle: `split_heads` gives each head three numbers of every word. Right: a plain reshape gives head 1 all numbers of `the` and `black`, in four pieces that it takes for words."}}
-pieces = [f"piece {t}" for t in range(4)]
-parts = [(numbers[0], WORDS[:4], "projected")]
-for way, names, cut in (("split", WORDS[:4], right), ("reshape", pieces, wrong)):
-    parts.append((cut[0, 0], names, f"{way}: head 1"))
-    parts += [(m, [""] * 4, f"head {i}") for i, m in enumerate(cut[0, 1:], 2)]
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-split-heads", "caption": "Which numbers does each head get? First four words with six numbers each, counted from 0. Rightly split, each head has three numbers of every word. After a plain reshape, head 1 has all numbers of `the` and `black`, in four pieces that it takes for words."}}
 look = {"limit": 40, "color": SKY, "titles": ("", ""), "cell": 24}
-maps = [
-    heatmap(m, names, list("01234567")[: m.size(1)], **look).properties(title=title)
-    for m, names, title in parts
-]
+
+
+def numbered(matrix, rows, title):
+    columns = [str(i) for i in range(matrix.size(1))]
+    return heatmap(matrix, rows, columns, **look).properties(title=title)
+
+
+pieces = [f"piece {t}" for t in range(4)]
+panels = [numbered(numbers[0], WORDS[:4], "projected")]
+for way, rows, heads in (("split", WORDS[:4], right[0]), ("reshape", pieces, wrong[0])):
+    first_head = numbered(heads[0], rows, f"{way}: head 1")
+    panels.append(alt.hconcat(first_head, numbered(heads[1], [""] * 4, "head 2")))
 show(
-    alt.hconcat(*maps, spacing=12),
+    *panels,
     alt="Rightly split, head 1 has columns 0 to 2 of all four words. Wrongly split, it has the numbers 0 to 11, which are the first two words.",
 )
 
@@ -412,7 +404,7 @@ maps = [
     for i, w in enumerate(trained, 1)
 ]
 show(
-    alt.concat(*maps, columns=2),
+    *maps,
     alt="Head 3 is full along the diagonal. Head 2 is full in the columns of the nouns, head 1 in that of Ball only, head 4 in single cells; the last rows are gray in the last two columns.",
 )
 

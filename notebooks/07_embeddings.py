@@ -1,11 +1,7 @@
 # %% tags=["remove-cell"]
 import os, sys
 
-url = "https://github.com/annotated-transformer/annotated-transformer"
-if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
-sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
+sys.path.insert(0, "..")  # the folder of the book
 CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests only
 
 # %% [markdown]
@@ -14,9 +10,9 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 # An embedding table holds one learned vector for each token; the model looks tokens up in it at the bottom and scores the next word against it at the top (section 3.4 of the paper).
 
 # %% tags=["remove-input"]
-from book.figures import map_thumbnail
+from book.machine import show_machine
 
-map_thumbnail("embeddings")
+show_machine("embeddings")
 
 # %% tags=["export", "hide-input"]
 from math import sqrt
@@ -50,18 +46,15 @@ for token in (4.0, 8.0):
 #
 # The first thing that a network does with a one-hot vector is to multiply it by some matrix $E$, and that product is one row of $E$. So we skip the zeros and look the row up. It is the token's **embedding**.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-lookup", "caption": "Why is a lookup a matrix product? Left: `cat`, `likes` and `fish` as one-hot rows. Middle: a table of five words, the vectors of chapter 3. Right: the product of the two, which is rows 2, 3 and 4 of the table."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-lookup", "caption": "Why is a lookup a matrix product? `cat`, `likes` and `fish` as one-hot rows; a table $E$ of five words, the vectors of chapter 3; and the product of the two, which is rows 2, 3 and 4 of the table."}}
 tokens = torch.tensor([2, 3, 4])
 one_hot = F.one_hot(tokens, num_classes=5).double()
 three = ["cat", "likes", "fish"]
-look = {"cell": 30, "color": SKY}
-drawn = [heatmap(one_hot, three, WORDS, titles=("", "one-hot"), **look)]
-drawn += [
-    heatmap(matrix, rows, FEATURES, titles=("", title), limit=2, cell=30)
-    for matrix, rows, title in ((X, WORDS, "table E"), (one_hot @ X, three, "product"))
-]
+look = {"limit": 2, "cell": 26}
 show(
-    alt.hconcat(*drawn).resolve_scale(fillOpacity="independent"),
+    heatmap(one_hot, three, WORDS, titles=("", "one-hot"), color=SKY, cell=26),
+    heatmap(X, WORDS, FEATURES, titles=("", "table E"), **look),
+    heatmap(one_hot @ X, three, FEATURES, titles=("", "product"), **look),
     alt="A one-hot row times the table gives the row of the table that belongs to the token.",
 )
 
@@ -100,7 +93,7 @@ print(scores)
 #
 # The root makes the looked-up numbers larger; [further down](#why-multiply-by-the-square-root-of-) we measure what that is good for.
 #
-# **Exercise 1. Write it first** (★, 10 min). Before you read on, write `embed(tokens, table)` and `logits(states, table)` for tokens of any shape, without `F.embedding` and `F.linear`. `check("embedding", embed)` from `annotated_transformer` says whether the first is right.
+# **Exercise 1. Write it first** (★, 10 min). Before you read on, write `embedding(tokens, table)` and `logits(states, table)` for tokens of any shape, without `F.embedding` and `F.linear`. `check("embedding", embedding)` from `annotated_transformer` says whether the first is right.
 
 
 # %% tags=["export"]
@@ -370,7 +363,7 @@ if CHECKING:
 # A tensor of indices picks rows, for any shape of it:
 #
 # ```python
-# def embed(tokens, table):
+# def embedding(tokens, table):
 #     return table[tokens] * table.shape[1] ** 0.5
 #
 #

@@ -1,11 +1,7 @@
 # %% tags=["remove-cell"]
 import os, sys
 
-url = "https://github.com/annotated-transformer/annotated-transformer"
-if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
-sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
+sys.path.insert(0, "..")  # the folder of the book
 CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests only
 
 # %% [markdown]
@@ -14,9 +10,9 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 # A positional encoding is a vector that is added to each word's embedding and tells the model where in the sentence the word stands (section 3.5 of the paper).
 
 # %% tags=["remove-input"]
-from book.figures import map_thumbnail
+from book.machine import show_machine
 
-map_thumbnail("positional_encoding")
+show_machine("positional_encoding")
 
 # %% tags=["export", "hide-input"]
 import torch
@@ -66,7 +62,16 @@ from annotated_transformer.masks import causal_mask
 from annotated_transformer.multi_head_attention import MultiHeadAttention
 from benchmarks.common import read_log
 from book.example import FEATURES, WORDS, X
-from book.figures import POSITION, SKY, curves, heatmap, show, show_plot, show_steps
+from book.figures import (
+    INK,
+    POSITION,
+    SKY,
+    curves,
+    heatmap,
+    show,
+    show_plot,
+    show_steps,
+)
 from book.figures import signed_colors, style
 
 
@@ -114,34 +119,45 @@ for sentence in SENTENCES:
 #
 # So we make the waves smooth. Each becomes the hand of a clock, every clock a little slower than the one before, and we write down where its hand points: a sine and a cosine.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-clocks", "caption": "How can sines tell where? The first four of the eight clocks of $d_\\text{model} = 16$ at the position that you choose. Each hand shows sine (to the right) and cosine (up); the dots are where it stood before. The first clock runs, the last one creeps. Together the hands are different at every position."}}
-names = [f"one turn in {2 * math.pi * 10 ** (i / 2):.0f}" for i in range(4)]
-axis = {"axis": None, "scale": alt.Scale(domain=[-1.1, 1.1])}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-clocks", "caption": "How can sines tell where? The first four of the eight clocks of $d_\\text{model} = 16$ at the position that you choose. A sine says how far the tip of a hand is to the right, a cosine how far up; the dots are where it stood at the six positions before. The first clock runs, the last one creeps. Together the hands are different at every position."}}
+SIDE, FACE = 140, 128  # pixels of a clock: its picture, its diameter
+axis = {"axis": None, "scale": alt.Scale(domain=[-SIDE / FACE, SIDE / FACE])}
+plane = alt.Chart(width=SIDE, height=SIDE)
+plane = plane.encode(alt.X("sin:Q", **axis), alt.Y("cos:Q", **axis))
+center = {"x": alt.value(SIDE / 2), "y": alt.value(SIDE / 2)}
+round_it = math.pi * (FACE - 7)  # for twelve marks, a dashed line inside of the rim
+hours = {"strokeWidth": 7, "strokeDash": [1, round_it / 12 - 1], "stroke": INK}
 
 
-def clocks_at(position):
-    records = []
-    for i, name in enumerate(names):
-        for p in range(position + 1):
-            angle = p * 10 ** (-i / 2)
-            place = {"x": round(math.sin(angle), 3), "y": round(math.cos(angle), 3)}
-            records.append({"clock": name, "p": p, "zero": 0, **place})
-    base = alt.Chart(width=92, height=92).encode(
-        alt.X("x:Q", **axis), alt.Y("y:Q", **axis)
+def clock(i, position):
+    angles = [p * 10 ** (-i / 2) for p in range(position + 1)]
+    tips = [{"sin": math.sin(angle), "cos": math.cos(angle)} for angle in angles]
+    before = plane.properties(data=alt.Data(values=tips[-7:]))
+    now = plane.properties(data=alt.Data(values=tips[-1:]))
+    middle = now.encode(**center)
+    hand = now.mark_rule(color=POSITION, strokeWidth=5, strokeCap="round")
+    values = ", ".join(f"{name} {value:.2f}" for name, value in tips[-1].items())
+    title = f"one turn in {2 * math.pi * 10 ** (i / 2):.0f}"
+    return alt.layer(
+        middle.mark_circle(size=FACE**2, color=POSITION, fillOpacity=0.1, stroke=INK),
+        middle.mark_circle(size=(FACE - 7) ** 2, fillOpacity=0, **hours),
+        before.mark_circle(color=POSITION, size=60, opacity=0.5),
+        hand.encode(x2=center["x"], y2=center["y"]),
+        middle.mark_circle(size=130, color=INK, opacity=1),
+    ).properties(
+        title={
+            "text": title,
+            "subtitle": values.replace("-", "\u2212"),
+            "anchor": "middle",
+        }
     )
-    dots = base.mark_circle(color=POSITION)
-    hand = base.transform_filter(f"datum.p == {position}")
-    hand = hand.mark_rule(color=POSITION, strokeWidth=3)
-    hand = hand.encode(x2="zero:Q", y2="zero:Q")
-    chart = alt.layer(dots, hand, data=alt.Data(values=records))
-    return chart.facet(alt.Column("clock:N", sort=names, title=None))
 
 
 label = "At position {}, the first hand has done {:.2f} turns, the second {:.2f}, the last {:.2f}."
 steps = {}
-for p in (0, 1, 2, 3, 4, 5, 6, 10, 20, 30):
+for p in (0, 1, 2, 3, 4, 5, 10, 20, 30):
     turns = [p * 10 ** (-i / 2) / (2 * math.pi) for i in (0, 1, 3)]
-    steps[str(p)] = clocks_at(p), label.format(p, *turns)
+    steps[str(p)] = [clock(i, p) for i in range(4)], label.format(p, *turns)
 show_steps(steps, "Position:", start=5)
 
 # %% [markdown]
@@ -197,24 +213,19 @@ if CHECKING:
 # %% [markdown]
 # The third number, *edible*, has grown to 1.05 and 1.65, although nobody has added any food. The last column of the encoding is to blame: it is the cosine of the slowest clock, which is still at 1 for all five places, and it is added to the column *edible* of our words. So every word now seems edible by 1 more, and only the rest, 0.05 and 0.65, comes from `fish`. With six columns, words and places collide like that; with 512 there is room for both, as we'll see below.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-added", "caption": "How does a word learn its place? Left: the five words of chapter 3. Middle: the encodings of positions 0 to 4 for six columns, which is three clocks. The first turns fast; the second has hardly started, and the third stands still at sine 0, cosine 1. Right: the sum, which is what the model reads; `likes` keeps only half of its \u201cverb\u201d, because the position has \u22120.99 there. Purple is positive, orange negative."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-added", "caption": "How does a word learn its place? To the five words of chapter 3 are added the encodings of positions 0 to 4, here in six columns, which is three clocks. The first turns fast; the second has hardly started, and the third stands still at sine 0, cosine 1. The sum is what the model reads; `likes` keeps only half of its \u201cverb\u201d, because its position has \u22121 there. All numbers are rounded to one decimal. Purple is positive, orange negative."}}
 encodings = sinusoid(5, 6).double()
-drawn = [
-    heatmap(matrix, rows, names, titles=(side, title), signed=True, limit=3, cell=28)
-    for matrix, rows, names, side, title in (
-        (X, WORDS, FEATURES, "", "word"),
-        (
-            encodings,
-            list("01234"),
-            ["sin 0", "cos 0", "sin 1", "cos 1", "sin 2", "cos 2"],
-            "position",
-            "encoding",
-        ),
-        (X + encodings, WORDS, FEATURES, "", "sum"),
-    )
-]
+waves = ["sin 0", "cos 0", "sin 1", "cos 1", "sin 2", "cos 2"]
+places = [f"at {p}" for p in range(5)]
+look = {"signed": True, "limit": 3, "cell": 26}
 show(
-    alt.hconcat(*drawn),
+    heatmap(X, WORDS, FEATURES, titles=("", "word"), **look),
+    heatmap(
+        encodings.round(decimals=1), places, waves, titles=("", "position"), **look
+    ),
+    heatmap(
+        (X + encodings).round(decimals=1), WORDS, FEATURES, titles=("", "sum"), **look
+    ),
     alt="Each row of the sum is the word's row plus its position's row. From position to position only the first two columns of the encoding change much.",
 )
 
@@ -410,12 +421,13 @@ y = alt.Y("alike:Q", title="dot product, relative", scale=alt.Scale(domain=[-0.2
 label = "The sinusoids have a peak of 1 at position {}, about two thirds at distance 10 and a half at distance 50. The learned table has a single spike."
 steps = {}
 for p in range(10, 100, 20):
-    records = []
+    records, far = [], 80 if p <= 50 else 20  # where the lines are named
     for name, rows in zip(looks, (sinusoid(101, 512), learned)):
         alike = rows @ rows[p] / rows[p].square().sum()
         for q, v in enumerate(alike.tolist()):
             records.append({"q": q, "alike": round(v, 3), "table": name})
-    steps[str(p)] = curves(records, x, y, "table", looks), label.format(p)
+    names = dict.fromkeys(looks, (far, "above"))
+    steps[str(p)] = curves(records, x, y, "table", looks, names), label.format(p)
 show_steps(steps, "Position:", start=2)
 
 # %% [markdown]
@@ -429,20 +441,19 @@ show_steps(steps, "Position:", start=2)
 settings, without, *lines = read_log("beyond")
 by_start = {line["first"]: line["loss"] for line in lines}
 records = [
-    {"first": first, "loss": round(loss, 2), "table": "positions"}
+    {"first": first, "loss": round(loss, 2), "table": "with positions"}
     for first, loss in by_start.items()
 ]
 records += [
-    {"first": first, "loss": round(without["loss"], 2), "table": "none"}
+    {"first": first, "loss": round(without["loss"], 2), "table": "without"}
     for first in (0, 200)
 ]
-looks = {"positions": (POSITION, [1, 0]), "none": (SKY, [4, 3])}
+looks = {"with positions": (POSITION, [1, 0]), "without": (SKY, [4, 3])}
 y = alt.Y("loss:Q", scale=alt.Scale(zero=True), title="loss, nats per token")
-chart = curves(
-    records, alt.X("first:Q", title="position of the first token"), y, "table", looks
-)
+x = alt.X("first:Q", title="position of the first token")
+names = {"with positions": (100, "below"), "without": (0, "above right")}
 show(
-    chart,
+    curves(records, x, y, "table", looks, names),
     alt="The loss rises from 1.46 at a start of 0 to 2.03 at 25 and then wavers around 2.03. Without any positions it is 2.15.",
 )
 

@@ -1,11 +1,7 @@
 # %% tags=["remove-cell"]
 import os, sys
 
-url = "https://github.com/annotated-transformer/annotated-transformer"
-if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
-sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
+sys.path.insert(0, "..")  # the folder of the book
 CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests only
 
 # %% [markdown]
@@ -14,9 +10,9 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 # This chapter joins the parts into the whole model, and teaches it to copy (sections 3.1 to 3.4 of the paper).
 
 # %% tags=["remove-input"]
-from book.figures import map_thumbnail
+from book.machine import show_machine
 
-map_thumbnail("transformer")
+show_machine("transformer")
 
 # %% [markdown]
 # All parts are built. What remains is to connect them, and here a mistake is easy to miss: a model with a wrong connection raises no error, it trains, and its loss may even look better than it should. We'll meet such a loss further down.

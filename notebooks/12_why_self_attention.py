@@ -1,11 +1,7 @@
 # %% tags=["remove-cell"]
 import os, sys
 
-url = "https://github.com/annotated-transformer/annotated-transformer"
-if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
-sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
+sys.path.insert(0, "..")  # the folder of the book
 CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests only
 
 
@@ -34,7 +30,7 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 #
 # With 25 words and $d = 512$ the case seems clear. But one thing is missing from the table. Before you look at the figure: which matrices does an attention layer have, and are they in its row?
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-table-1", "caption": "Which layer multiplies least? Multiplications per word against the length $n$, at $d = 512$, with kernel $k = 3$ and $r = 64$ neighbors; both axes are logarithmic. Bare self-attention (the solid blue line) is cheaper than recurrence up to $n = 512$. With its projections (the dashed line on top) it is more expensive at every length."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-table-1", "caption": "Which layer multiplies least? Multiplications per word against the length $n$, at $d = 512$, with kernel $k = 3$ and $r = 64$ neighbors; both axes are logarithmic. Bare self-attention is cheaper than recurrence up to $n = 512$. With its projections it is more expensive at every length."}}
 import altair as alt
 
 from book.figures import AMBER, INK, PLUM, SKY, curves, show
@@ -81,8 +77,11 @@ y = alt.Y(
     axis=alt.Axis(format="~s", values=[1e4, 1e5, 1e6, 1e7]),
 )
 at_512 = by_formula(512, 512)
+names = dict.fromkeys(LOOKS, (8192, "right"))
+names |= {"self-attention": (16, "below right"), "with projections": (32, "above")}
+x = length_axis(8, 32, 128, 512, 2048, 8192)
 show(
-    curves(records, length_axis(8, 32, 128, 512, 2048, 8192), y, "layer", LOOKS),
+    curves(records, x, y, "layer", LOOKS, names).properties(width=320, height=300),
     alt="Only the two lines of full self-attention rise with the length. Without projections it crosses recurrence at 512, with projections it is always above.",
 )
 
@@ -198,7 +197,7 @@ for n in (25, 512, 4096):
 #
 # Multiplications aren't seconds. The command `python -m benchmarks.experiments.table1 --cpu-time` ran each layer forward and backward on one sentence, on one thread of an Intel Xeon, and recorded the best of five runs and the bytes kept for the backward pass.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-table-1-measured", "caption": "What do the layers cost on a machine? Processor time forward and backward (left) and megabytes kept for the backward pass (right), for one sentence at $d = 512$, on one thread; all axes are logarithmic. Bare attention is the fastest layer up to 512 words, and full attention with or without projections the slowest at 8,192. On the right, recurrence and separable convolution share a line, and only the lines of full attention end steeper than the others."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-table-1-measured", "caption": "What do the layers cost on a machine? Processor time forward and backward, and megabytes kept for the backward pass, for one sentence at $d = 512$, on one thread; all axes are logarithmic. Bare attention is the fastest layer up to 512 words, and attention with or without projections the slowest at 8,192. In memory, only the two lines of attention end steeper than the others."}}
 from benchmarks.common import read_log
 
 settings, *log = read_log("table1")
@@ -212,23 +211,25 @@ def series(name, of, along="n"):
     )
 
 
+looks = {name: LOOKS[name] for name in list(LOOKS)[:4]}
 panels = []
-for of, title, scale in (
-    ("seconds", "milliseconds", 1e3),
-    ("kept_bytes", "megabytes", 1e-6),
+for of, title, scale, name, place in (
+    ("seconds", "milliseconds", 1e3, "self-attention", (64, "below right")),
+    ("kept_bytes", "megabytes", 1e-6, "with projections", (1024, "above left")),
 ):
+    names = dict.fromkeys(looks, (8192, "right")) | {name: place}
     records = [
         {"n": n, "value": float(f"{v * scale:.3g}"), "layer": name}
-        for name in LOOKS
+        for name in looks
         for n, v in series(name, of)
     ]
-    y = alt.Y(
-        "value:Q", title=title, scale=alt.Scale(type="log"), axis=alt.Axis(tickCount=5)
-    )
-    chart = curves(records, length_axis(16, 64, 256, 1024, 4096), y, "layer", LOOKS)
-    panels.append(chart.properties(width=154, height=220))
+    scaled = alt.Scale(type="log")
+    y = alt.Y("value:Q", title=title, scale=scaled, axis=alt.Axis(tickCount=5))
+    x = length_axis(16, 64, 256, 1024, 4096)
+    chart = curves(records, x, y, "layer", looks, names)
+    panels.append(chart.properties(width=170, height=260))
 show(
-    alt.hconcat(*panels),
+    *panels,
     alt="Bare attention is the fastest layer up to 512 words; at 8,192 words full attention, bare or complete, takes most time and by far the most memory.",
 )
 

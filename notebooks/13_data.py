@@ -1,17 +1,18 @@
 # %% tags=["remove-cell"]
 import os, sys
 
-url = "https://github.com/annotated-transformer/annotated-transformer"
-if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
-sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
+sys.path.insert(0, "..")  # the folder of the book
 CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests only
 
 # %% [markdown] needs=["multi30k"]
 # # Data
 #
 # This chapter collects the sentence pairs to learn from: as many German-English ones as you like from a small grammar, and 29,000 real captions from Multi30k (section 5.1 of the paper).
+
+# %% tags=["remove-input"]
+from book.machine import show_machine
+
+show_machine("training")
 
 # %% tags=["export", "hide-input"]
 import re

@@ -1,18 +1,20 @@
 # %% tags=["remove-cell"]
 import os, sys
 
-url = "https://github.com/annotated-transformer/annotated-transformer"
-if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
-sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
+sys.path.insert(0, "..")  # the folder of the book
 CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests only
 
 # %% [markdown] needs=["multi30k"]
 # # Decoding
 #
 # This chapter turns a trained model into a translator, which chooses one word after another: by greedy search, by sampling, or by beam search with a length penalty (section 6.1 of the paper).
-#
+
+# %% tags=["remove-input"]
+from book.machine import show_machine
+
+show_machine("decoding")
+
+# %% [markdown]
 # A trained model doesn't translate. Given a German sentence and the English words so far, it returns a probability for every word that could come next. Something else has to choose one, append it, and ask again. The obvious choice is the model's favorite. We try it on *Der Mann ist auf dem Sofa eingeschlafen*: the man has fallen asleep on the couch. The model is the [captions model](18_training.ipynb#the-captions-model) that comes with the package.
 
 # %% tags=["export", "hide-input"]

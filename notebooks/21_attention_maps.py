@@ -1,11 +1,7 @@
 # %% tags=["remove-cell"]
 import os, sys
 
-url = "https://github.com/annotated-transformer/annotated-transformer"
-if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
-sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
+sys.path.insert(0, "..")  # the folder of the book
 CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests only
 
 # %% [markdown]
@@ -397,20 +393,16 @@ if CHECKING:
 chosen = 11
 pair, both = pairs[chosen], crossed[chosen]
 rows, columns = words(pair.target), [*words(pair.source), "</s>"]
-places = [{"row": j, "column": i} for i, j in sorted(pair.alignment)]
-frames = alt.Chart(alt.Data(values=places)).mark_rect(
-    fillOpacity=0, stroke=AMBER, strokeWidth=3
-)
-frames = frames.encode(x="column:O", y="row:O")
+gold_cells = [(j, i) for i, j in pair.alignment]
 steps = {}
 for name, weights, titles in [
     ("that writes: layer 3, mean", both[2].mean(dim=0)[:-1], ("written", "looked at")),
     ("that reads: layer 1, head 4", both[0, 3][1:], ("read", "looked at")),
 ]:
     hits = sum(link in pair.alignment for link in align(weights, len(columns) - 1))
-    chart = heatmap(weights.tolist(), rows, columns, titles=titles, cell=27) + frames
+    look = {"titles": titles, "cell": 27, "marked": gold_cells}
     steps[name] = (
-        chart,
+        heatmap(weights.tolist(), rows, columns, **look),
         f"The row {name}: {hits} of {len(rows)} target words look most at a word of their gold alignment.",
     )
 show_steps(steps, "The row")

@@ -1,11 +1,7 @@
 # %% tags=["remove-cell"]
 import os, sys
 
-url = "https://github.com/annotated-transformer/annotated-transformer"
-if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
-sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
+sys.path.insert(0, "..")  # the folder of the book
 CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests only
 
 # %% [markdown]
@@ -576,8 +572,42 @@ if CHECKING:
 
 # %% [markdown]
 # In 16 bits base is 3.6 times as fast as in fp32. Without [batches of like lengths](15_batching.ipynb#tokens-not-sentences) it loses a factor of 4.6, because a batch then holds only as many sentences as would fit if all were as long as the longest. Compiled layers (`train --compile`) made big 16% faster, after 35 seconds of compiling. Base gained 9%, which is less than its rounds scatter. Compiling saves it few launches: 1,794 of 2,052 remain.
+
+# %% [markdown]
+# ## What to remember
 #
-# ## Memory and hours before a run
+# - A step costs six operations for each token and each weight it meets. At the length of a sentence, attention's products add less than one percent.
+# - Only wide matrix products come near the peak. Other kernels become faster by moving fewer bytes.
+# - A step takes at least as long as its launches, however small the batch.
+# - Products in bf16; weights, moments and normalization in fp32.
+#
+# ## Exercises
+#
+# **1. By hand** and **2. Write it first** are above, about [long sentences](#which-part-of-the-model-does-the-work) and [the loss](#the-loss-without-the-logits).
+#
+# **3. Attention over two machines** (★★★, 30 min). One machine holds the first half of the keys and values, another the second half. Each computes its own $m$, $\ell$ and $o$. What do they have to exchange to get the whole row, and how are the two triples joined? Try it on `likes`.
+
+# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
+# Three values a query, whatever the number of keys: the block's (m, sum, o). Joining is one more
+# step of the online softmax, in which both sides are rescaled to the larger maximum.
+halves = []
+for part in (slice(0, 2), slice(2, 5)):
+    m = scores[part].max()
+    weights = (scores[part] - m).exp()
+    halves.append((m, weights.sum(), weights @ values[part]))
+m = max(half[0] for half in halves)
+total = sum((half[0] - m).exp() * half[1] for half in halves)
+out = sum((half[0] - m).exp() * half[2] for half in halves)
+print([f"{x:.2f}" for x in (out / total).tolist()])
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    assert (out / total - scores.softmax(dim=0) @ values).abs().max() < 1e-15
+
+# %% [markdown]
+# ## Further
+#
+# ### Memory and hours before a run
 #
 # Weights, gradients and Adam's two moments take 16 bytes per parameter, and in bf16 2 more for a narrow copy of the weights. The loss takes three tensors of the size of a chunk's logits. The rest are **activations**, what the layers keep for the backward pass.
 
@@ -727,41 +757,9 @@ if CHECKING:
                 above = line["gigabytes"] / line["planned_gigabytes"]
                 assert 0.99 < above < (1.085 if line["max_tokens"] <= 25_000 else 1.115)
 
+
 # %% [markdown]
 # The plan counts 25,000 real tokens in a step, and ours had 22,000 target tokens. Of the rest, 2,000 are padding, and 1,000 stayed empty because the source was the longer side. Measured memory was up to 8% above the plan with 25,000 positions or fewer, with 50,000 10%, and with 100,000 11%.
-#
-# ## What to remember
-#
-# - A step costs six operations for each token and each weight it meets. At the length of a sentence, attention's products add less than one percent.
-# - Only wide matrix products come near the peak. Other kernels become faster by moving fewer bytes.
-# - A step takes at least as long as its launches, however small the batch.
-# - Products in bf16; weights, moments and normalization in fp32.
-#
-# ## Exercises
-#
-# **1. By hand** and **2. Write it first** are above, about [long sentences](#which-part-of-the-model-does-the-work) and [the loss](#the-loss-without-the-logits).
-#
-# **3. Attention over two machines** (★★★, 30 min). One machine holds the first half of the keys and values, another the second half. Each computes its own $m$, $\ell$ and $o$. What do they have to exchange to get the whole row, and how are the two triples joined? Try it on `likes`.
-
-# %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Three values a query, whatever the number of keys: the block's (m, sum, o). Joining is one more
-# step of the online softmax, in which both sides are rescaled to the larger maximum.
-halves = []
-for part in (slice(0, 2), slice(2, 5)):
-    m = scores[part].max()
-    weights = (scores[part] - m).exp()
-    halves.append((m, weights.sum(), weights @ values[part]))
-m = max(half[0] for half in halves)
-total = sum((half[0] - m).exp() * half[1] for half in halves)
-out = sum((half[0] - m).exp() * half[2] for half in halves)
-print([f"{x:.2f}" for x in (out / total).tolist()])
-
-# %% tags=["remove-cell"]
-if CHECKING:
-    assert (out / total - scores.softmax(dim=0) @ values).abs().max() < 1e-15
-
-# %% [markdown]
-# ## Further
 #
 # ### Does this training use FlashAttention?
 #

@@ -1,11 +1,7 @@
 # %% tags=["remove-cell"]
 import os, sys
 
-url = "https://github.com/annotated-transformer/annotated-transformer"
-if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
-sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
+sys.path.insert(0, "..")  # the folder of the book
 CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests only
 
 # %% [markdown]
@@ -537,62 +533,48 @@ def go_on(
 # %% [markdown]
 # ## A run that dies says so
 #
-# A training can go wrong without an error. The loss falls to where the model knows [how frequent each token is](16_schedule.ipynb#the-height-of-a-loss-that-is-stuck), and stays there for days. Or the validation loss rises while nothing that is translated is right. Both are said once, in the log and on the screen; the run goes on, since it can't know. The limits have a wide margin: the loss may stand still in the warm-up, and once it is below half of $\ln |V|$, the loss of guessing.
+# A training can go wrong without an error: the loss falls to where the model knows [how frequent each token is](16_schedule.ipynb#the-height-of-a-loss-that-is-stuck), and stays there for days. That is said once, in the log and on the screen; the run goes on, since it can't know. The limits have a wide margin: the loss may stand still in the warm-up, and once it is below half of $\ln |V|$, the loss of guessing.
 
 
 # %% tags=["export"]
 STALL = 400  # steps, compared with as many before them
 FALL = 0.1  # nats per token by which the loss should fall meanwhile
-
-
-def sign_of_death(
-    log: Sequence[Mapping[str, Any]], warmup: int, vocabulary_size: int
-) -> str | None:
-    """Return what the log says of a training that dies, or None while all is well."""
-    now = log[-1]["step"]
-    recent = [line["loss"] for line in log if line["step"] > now - STALL]
-    before = [line["loss"] for line in log if 0 <= now - STALL - line["step"] < STALL]
-    if before and now - STALL >= warmup:
-        loss, loss_before = np.median(recent), np.median(before)
-        if loss > math.log(vocabulary_size) / 2 and loss > loss_before - FALL:
-            return f"the loss has hardly fallen for {STALL} steps"
-    validated = [line for line in log if "validation_loss" in line]
-    if len(validated) > 1 and validated[-1] is log[-1]:
-        last = validated[-1]
-        lowest = min(line["validation_loss"] for line in validated)
-        if last["validation_loss"] > lowest + FALL and last.get("score", 1) < 0.05:
-            return "the validation loss rises, and the score is 0"
-    return None
-
-
-# %% [markdown]
-# A line that has said it stays in the log, so a run that goes on doesn't say it again:
-
-
-# %% tags=["export"]
 ADVICE = (
-    "likely a learning rate that is too high or a warm-up that is too short; see "
+    f"the loss has hardly fallen for {STALL} steps: likely a learning rate that is too high "
+    "or a warm-up that is too short; see "
     "https://annotated-transformer.github.io/annotated-transformer/book/troubleshooting.html"
 )
 
 
+def is_stuck(
+    log: Sequence[Mapping[str, Any]], warmup: int, vocabulary_size: int
+) -> bool:
+    """Return whether the loss, still high after the warm-up, has hardly fallen."""
+    now = log[-1]["step"]
+    recent = [line["loss"] for line in log if line["step"] > now - STALL]
+    before = [line["loss"] for line in log if 0 <= now - STALL - line["step"] < STALL]
+    if not before or now - STALL < warmup:
+        return False
+    loss = np.median(recent)
+    high = loss > math.log(vocabulary_size) / 2
+    return bool(high and loss > np.median(before) - FALL)
+
+
 def warn_once(log: list[dict[str, Any]], warmup: int, vocabulary_size: int) -> None:
-    """Add what the newest line of a log says of a training that dies, once, and show it."""
-    if any("warning" in line for line in log):
-        return
-    sign = sign_of_death(log, warmup, vocabulary_size)
-    if sign:
-        log[-1]["warning"] = f"{sign}: {ADVICE}"
-        tqdm.write(f"step {log[-1]['step']}: {sign}: {ADVICE}", file=sys.stderr)
+    """Note in the newest line of a log that the run is stuck, once, and show it."""
+    warned = any("warning" in line for line in log)
+    if not warned and is_stuck(log, warmup, vocabulary_size):
+        log[-1]["warning"] = ADVICE
+        tqdm.write(f"step {log[-1]['step']}: {ADVICE}", file=sys.stderr)
 
 
 # %% [markdown]
-# A made-up log with a line every 100 steps, whose loss stands still at 5 where guessing costs $\ln 4000 = 8.3$:
+# The line stays in the log, so a run that goes on doesn't say it again. Here is a made-up log with a line every 100 steps, whose loss stands still at 5 where guessing costs $\ln 4000 = 8.3$:
 
 # %%
 stuck = [{"step": 100 * n, "loss": 5.0} for n in range(1, 11)]
-print(sign_of_death(stuck[:3], warmup=100, vocabulary_size=4000))
-print(sign_of_death(stuck, warmup=100, vocabulary_size=4000))
+print(is_stuck(stuck[:3], warmup=100, vocabulary_size=4000))
+print(is_stuck(stuck, warmup=100, vocabulary_size=4000))
 
 # %% [markdown]
 # ## Is it getting better?

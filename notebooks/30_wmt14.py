@@ -1,11 +1,7 @@
 # %% tags=["remove-cell"]
 import os, sys
 
-url = "https://github.com/annotated-transformer/annotated-transformer"
-if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
-sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
+sys.path.insert(0, "..")  # the folder of the book
 CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests only
 
 # %% [markdown]
@@ -389,7 +385,7 @@ if CHECKING:
 # | `gradient_norm` | it is above 5 in two lines in a row, after the first 1,000 updates |
 # | `validation_loss` | it rises by more than 0.1 from one validation to the next |
 # | `score` | it is below 5 at update 6,000, nine minutes after the start of base, a quarter of an hour after that of big |
-# | `warning` | it is there: `train` [says so itself](29_trainer.ipynb#a-run-that-dies-says-so) when the loss stands still, or the validation loss rises with a BLEU of 0 |
+# | `warning` | it is there: `train` [says so itself](29_trainer.ipynb#a-run-that-dies-says-so) when the loss stands still |
 #
 # The first line would have stopped our second run at update 1,350, the second our first run at 400. The bound on the score is a third of the 15.9 BLEU that [a user of THUMT](https://github.com/THUNLP-MT/THUMT/issues/71) had on newstest2014, trained on WMT17's pairs, after 5,000 updates of 25,000 tokens, and thought too low. (For the large batch there is no such number; its validation loss and its gradient must do.) If the rule stops a run that would have recovered, that costs you ten minutes.
 #

@@ -1,11 +1,7 @@
 # %% tags=["remove-cell"]
 import os, sys
 
-url = "https://github.com/annotated-transformer/annotated-transformer"
-if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
-sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
+sys.path.insert(0, "..")  # the folder of the book
 CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests only
 
 # %% [markdown]
@@ -35,7 +31,9 @@ print(check("attention", mine))
 #
 # ## The parts it knows
 #
-# Your function gets these arguments, in this order. Axis letters are those of the [notation page](../book/notation.md#axes). Matrices are on the right, `x @ W`. (A module of yours goes in as a function that copies the matrices into it and calls it.)
+# Your function gets these arguments, in this order. Axis letters are those of the [notation page](../book/notation.md#axes). Matrices are on the right, `x @ W`.
+#
+# Four parts may be a class of modules, too: `check("feed_forward", FeedForward)`. It is made as `MultiHeadAttention(d_model, heads)`, `FeedForward(d_model, d_ff)`, `Embedding(vocabulary_size, d_model)` or `LayerNorm(d_model, eps)`, and called with what comes before the matrices and vectors in the table, the attention also with a mask, None. Its parameters, in the order in which you define them, become those matrices and vectors.
 #
 # | part | arguments | returns | built in |
 # |---|---|---|---|
@@ -54,14 +52,27 @@ print(check("attention", mine))
 # | `length_penalty` | length, alpha | the divisor | [Decoding](19_decoding.ipynb#why-do-searches-prefer-short-sentences) |
 
 # %% tags=["export"]
+import json
 import math
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Iterator
 from functools import partial
+from multiprocessing import get_context
+from multiprocessing.connection import Connection
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+
+from annotated_transformer.batching import batches, encode_pairs
+from annotated_transformer.masks import BOS, EOS, PAD
+from annotated_transformer.synchronous_grammar import grammar
+from annotated_transformer.tokenization import Tokenizer
+from annotated_transformer.training import validation_loss
+from annotated_transformer.transformer import Transformer, preset
 
 # %% [markdown]
 # ## A right answer, inputs, and mistakes
@@ -84,6 +95,7 @@ class Exercise(NamedTuple):
     inputs: dict[str, tuple[Any, ...]]
     mistakes: dict[str, Code]
     returns: int = 1  # tensors
+    run: Code | None = None  # runs your class on a row of inputs
 
 
 EXERCISES: dict[str, Exercise] = {}
@@ -118,6 +130,8 @@ def outcome(code: Code, row: tuple[Any, ...], returns: int) -> Outcome:
         result = code(*arguments)
     except (Exception, SystemExit) as error:  # any code of a reader, any error
         return f"it raises {type(error).__name__} ({error})"
+    if isinstance(result, Verdict):  # of a milestone
+        return result
     several = isinstance(result, tuple) or (returns > 1 and isinstance(result, list))
     tensors = []
     for value in result[:returns] if several else [result]:
@@ -177,39 +191,43 @@ def differences(yours: dict[str, Outcome], right: dict[str, Outcome]) -> dict[st
 
 
 # %% [markdown]
-# A known mistake is named if it gives your numbers on every input on which your code runs at all. An inverted mask, `~mask`, fails where the mask is None; with a mask, its numbers still tell what is wrong.
+# A known mistake is named if it gives your numbers on every input on which your code runs at all. An inverted mask, `~mask`, fails where the mask is None; with a mask, its numbers still tell what is wrong. But first, wrong code is called a second time, because numbers that change from call to call say nothing about a mistake.
 
 
 # %% tags=["export"]
 class Verdict(str):
     """What `check` says, as a text; true if the code is right, for `assert check(...)`."""
 
-    passed = False
-
     def __bool__(self) -> bool:
-        return self.passed
+        return self.endswith(": right")
+
+    passed = property(__bool__)
 
 
 def check(part: str, yours: Code) -> Verdict:
-    """Run your implementation of a part of the model; say that it is right, or what is wrong.
+    """Run your function or class for a part of the model; say that it is right, or what is wrong.
 
     Parts: attention, padding_mask, causal_mask, multi_head_attention, feed_forward, embedding,
-    positions, layer_norm, residual, shift, learning_rate, smoothed_loss, length_penalty. Raises
-    ValueError for another.
+    positions, layer_norm, residual, shift, learning_rate, smoothed_loss, length_penalty; and two
+    milestones, transformer and train_simply. Raises ValueError for another.
     """
     if part not in EXERCISES:
         parts = ", ".join(EXERCISES)
         raise ValueError(f'there is no exercise "{part}": take one of {parts}')
     exercise = EXERCISES[part]
-    with torch.device("cpu"):
+    is_milestone = not exercise.mistakes
+    if exercise.run and (isinstance(yours, type) or is_milestone):
+        yours = partial(exercise.run, yours)
+    with torch.device("cpu"), torch.random.fork_rng(devices=[]):
         results = outcomes(yours, exercise)
         failures = differences(results, outcomes(exercise.right, exercise))
         if not failures:
-            verdict = Verdict(f"{part}: right")
-            verdict.passed = True
-            return verdict
+            return Verdict(f"{part}: right")
         silent = [name for name in failures if isinstance(results[name], str)]
         if len(silent) < len(failures):  # there are wrong numbers to explain
+            if str(outcomes(yours, exercise)) != str(results):
+                text = "A second call gives other numbers: are some drawn at random?"
+                return Verdict(f"{part}: wrong. {text}")
             for mistake, code in exercise.mistakes.items():
                 unlike = differences(results, outcomes(code, exercise))
                 if [*unlike] == silent:
@@ -219,6 +237,27 @@ def check(part: str, yours: Code) -> Verdict:
                     return Verdict(text)
     name, failure = next(iter(failures.items()))
     return Verdict(f"{part}: wrong {name}: {failure}.")
+
+
+# %% [markdown]
+# A class of yours becomes a module, and the module gets the matrices of the input. `nn.Linear` keeps its matrix transposed. A bias that the book doesn't have is set to 0, and dropout is off.
+
+
+# %% tags=["export"]
+def filled(module: nn.Module, *values: Tensor) -> nn.Module:
+    """Give values to the parameters of a module; biases for which there are none become 0."""
+    axes = {value.dim() for value in values}
+    parameters = [p for p in module.parameters() if p.dim() in axes]
+    if len(parameters) != len(values):
+        raise ValueError(f"it has {len(parameters)} parameters, not {len(values)}")
+    linear = [part.weight for part in module.modules() if isinstance(part, nn.Linear)]
+    with torch.no_grad():
+        for parameter in module.parameters():
+            parameter.zero_()
+        for parameter, value in zip(parameters, values):
+            is_linear = any(parameter is weight for weight in linear)
+            parameter.copy_(value.mT if is_linear else value)
+    return module.eval()
 
 
 # %% [markdown]
@@ -332,7 +371,7 @@ enter(
         "with 4 heads": ((2, 7, 12), (2, 5, 12), (2, 5, 12), *MATRICES, 4),
     },
     mistakes={
-        "the projections are reshaped into heads without a transpose": partial(
+        "heads are cut without a transpose": partial(
             all_heads, split=False, join=False
         ),
         "the heads are joined without transposing back": partial(all_heads, join=False),
@@ -340,6 +379,9 @@ enter(
         "the scores are not divided by sqrt(d_k)": partial(all_heads, scale=1.0),
         "it is x @ W.T, as in nn.Linear": partial(all_heads, project=F.linear),
     },
+    run=lambda made, q, k, v, *rest: filled(made(q.size(-1), rest[-1]), *rest[:-1])(
+        q, k, v, None
+    ),
 )
 
 # %% [markdown]
@@ -358,10 +400,11 @@ enter(
     },
     mistakes={
         "the ReLU is missing": lambda x, w, b, v, c: (x @ w + b) @ v + c,
-        "it is a GELU, not a ReLU": lambda x, w, b, v, c: F.gelu(x @ w + b) @ v + c,
         "the first bias is missing": lambda x, w, b, v, c: F.relu(x @ w) @ v + c,
         "the second bias is missing": lambda x, w, b, v, c: F.relu(x @ w + b) @ v,
+        "it is a GELU, not a ReLU": lambda x, w, b, v, c: F.gelu(x @ w + b) @ v + c,
     },
+    run=lambda made, x, *rest: filled(made(*rest[0].shape), *rest)(x),
 )
 enter(
     "embedding",
@@ -374,7 +417,13 @@ enter(
         "the factor sqrt(d_model) is missing": lambda ids, table: table[ids],
         "the factor is d_model itself": lambda ids, table: table[ids] * table.size(1),
     },
+    run=lambda made, ids, table: filled(made(*table.shape), table)(ids),
 )
+
+
+def alternate(sides: list[Tensor]) -> Tensor:
+    """Put the columns of two matrices in turn."""
+    return torch.stack(sides, dim=-1).flatten(1)
 
 
 def waves(
@@ -385,7 +434,7 @@ def waves(
     step: int = 2,
     even: Code = torch.sin,
     odd: Code = torch.cos,
-    join: Code = lambda pair: torch.stack(pair, dim=-1).flatten(1),
+    join: Code = alternate,
 ) -> Tensor:
     """Sines and cosines with steps to exchange: positions, exponents, order of the columns."""
     position = torch.arange(first, first + length, dtype=torch.float64)[:, None]
@@ -416,19 +465,14 @@ enter(
 
 # %% tags=["export"]
 def normalize(
-    x: Tensor,
-    gain: Tensor,
-    bias: Tensor,
-    eps: float,
-    axes: int | tuple[int, ...] = -1,
-    correction: int = 0,
-    outside: bool = False,
+    *row: Any, axes: Any = -1, correction: int = 0, outside: bool = False
 ) -> Tensor:
     """Layer norm with steps to exchange: axes, D - correction, whether eps is outside the root."""
+    x, gain, bias, eps = row
     centered = x - x.mean(axes, keepdim=True)
     variance = x.var(axes, correction=correction, keepdim=True)
     root = variance.sqrt() + eps if outside else (variance + eps).sqrt()
-    return gain * centered / root + bias
+    return torch.addcmul(bias, gain, centered / root)
 
 
 enter(
@@ -447,6 +491,7 @@ enter(
         "all positions are normalized together": partial(normalize, axes=(-2, -1)),
         "gain and bias are missing": lambda x, g, b, e: F.layer_norm(x, g.shape, eps=e),
     },
+    run=lambda made, x, gain, bias, eps: filled(made(len(gain), eps), gain, bias)(x),
 )
 enter(
     "residual",
@@ -477,7 +522,6 @@ enter(
     mistakes={
         "the decoder reads the word it must say": lambda t: (t[:, 1:], t[:, 1:]),
         "the decoder must say the word it reads": lambda t: (t[:, :-1], t[:, :-1]),
-        "the decoder must say the past": lambda t: (t[:, 1:], t[:, :-1]),
     },
     returns=2,
 )
@@ -499,10 +543,9 @@ enter(
         "at step 5000": (5000, 90, 700),
     },
     mistakes={
-        "the larger of the two terms is taken": partial(rate, pick=max),
         "d_model is missing": partial(rate, power=0),
+        "the larger of the two terms is taken": partial(rate, pick=max),
         "there is no warm-up": lambda n, d, warmup: d**-0.5 * n**-0.5,
-        "`d ** -1/2` is half of 1 / d": lambda n, d, warmup: rate(n, d, warmup, -1) / 2,
         "it is a step ahead: steps count from 1": lambda n, d, w: rate(n + 1, d, w),
     },
 )
@@ -530,8 +573,8 @@ enter(
         "on large logits": (LOGITS, [2, 0, 1], 0.1),
     },
     mistakes={
-        "padding counts": partial(smoothed, padding=-100),
         "nothing is smoothed": lambda x, labels, share: smoothed(x, labels, 0.0),
+        "padding counts": partial(smoothed, padding=-100),
         "the softmax is taken twice": lambda x, y, s: smoothed(x.softmax(-1), y, s),
         "it is a sum, not a mean": lambda x, y, s: smoothed(x, y, s) * (y > 0).sum(),
         "the label gets no share of the smoothing": share_with_others,
@@ -542,11 +585,220 @@ enter(
     right=lambda length, alpha: ((5 + length) / 6) ** alpha,
     inputs={"at length 10": (10, 0.6), "at length 3": (3, 0.9)},
     mistakes={
-        "it is the length to the power of alpha": lambda length, alpha: length**alpha,
         "only the length is divided by 6": lambda n, alpha: (5 + n / 6) ** alpha,
+        "it is the length to the power of alpha": lambda length, alpha: length**alpha,
         "it multiplies where it should divide": lambda n, alpha: (6 / (5 + n)) ** alpha,
     },
 )
+
+# %% [markdown]
+# ## Two milestones
+#
+# After chapter 10 you have a whole model, and after chapter 18 you can train one. So two parts are wholes, and what is compared is what they can do.
+#
+# `transformer` is a class, made with [a configuration](10_transformer.ipynb#one-configuration) and called with source and target tokens. With the weights of a model of ours it must give the same logits, wherever there is no padding. (This takes parameters of the same shapes in the same order. Where they differ, as with two tables instead of one, nothing is compared.) And it must [learn to copy](10_transformer.ipynb#the-model-learns-to-copy): after 200 updates, it writes at least half of a hundred rows of letters without a mistake, word by word, with no answer to look at.
+#
+# `train_simply` is [the loop of ten lines](18_training.ipynb#ten-lines). It is called with a small model of ours, batches of the grammar, 300 steps, and a `report` that does nothing. On other pairs, the loss must come below 2 nats per token; with the book's loop it comes to about 1.
+
+
+# %% tags=["export"]
+def same_logits(made: Code) -> bool | Verdict:
+    """Compare a class of models with ours, given the same weights, if it can have them."""
+    torch.manual_seed(0)
+    config = preset("tiny", vocabulary_size=30, dropout=0.0)
+    yours = made(config).eval()
+    ours = Transformer(config).eval()
+    shapes = [[weight.shape for weight in m.parameters()] for m in (yours, ours)]
+    if shapes[0] != shapes[1]:
+        return True
+    source = letter_rows(20)
+    target = F.pad(letter_rows(20), (1, 0), value=BOS)
+    with torch.no_grad():
+        for own, other in zip(yours.parameters(), ours.parameters()):
+            own.copy_(other.normal_(std=0.3))
+        logits = [model(source, target)[target != PAD] for model in (yours, ours)]
+    fault = difference(*logits)
+    return Verdict(fault) if fault else True
+
+
+def letter_rows(rows: int) -> Tensor:
+    """Draw rows of 3 to 8 letters, ids 4 to 29, each ended by EOS and padded."""
+    place = torch.arange(9)
+    length = torch.randint(3, 9, (rows, 1))
+    ids = torch.randint(4, 30, (rows, 9))
+    return ids.where(place < length, EOS).where(place <= length, PAD)
+
+
+def learns_to_copy(made: Code) -> bool | Verdict:
+    """Train a model of a class on rows of letters, and let it write others."""
+    torch.manual_seed(0)
+    model = made(preset("tiny", vocabulary_size=30, layers=1, dropout=0.0))
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for _ in range(200):
+        source = letter_rows(64)
+        logits = model(source, F.pad(source, (1, -1), value=BOS))
+        loss = F.cross_entropy(logits.mT, source, ignore_index=PAD)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    source = letter_rows(100)
+    written = torch.full_like(source[:, :1], BOS)
+    with torch.no_grad():
+        for _ in range(source.size(1)):
+            words = model.eval()(source, written)[:, -1:].argmax(dim=-1)
+            written = torch.cat([written, words], dim=1)
+    right = ((written[:, 1:] == source) | (source == PAD)).all(dim=1).sum()
+    if right >= 50:
+        return True
+    return Verdict(f"after 200 updates, {right} of 100 rows are right")
+
+
+def learns_grammar(loop: Code) -> bool | Verdict:
+    """Let a training loop teach a model of ours the grammar."""
+    pairs = grammar(8000)
+    tokenizer = Tokenizer.train(pairs, vocabulary_size=500)
+    torch.manual_seed(0)
+    size = len(tokenizer)
+    model = Transformer(preset("tiny", vocabulary_size=size, layers=1, dropout=0.0))
+    stream = batches(encode_pairs(tokenizer, pairs[200:]), max_tokens=384)
+    loop(model, stream, 300, lambda *_: None)
+    others = encode_pairs(tokenizer, pairs[:200])
+    loss = validation_loss(model, others, max_tokens=384)
+    if loss < 2:
+        return True
+    return Verdict(
+        f"after 300 steps, the loss on other pairs is {loss:.2f}, not below 2"
+    )
+
+
+enter(
+    "transformer",
+    right=lambda task: True,
+    inputs={
+        "with the weights of a model of ours": (same_logits,),
+        "when it learns to copy": (learns_to_copy,),
+    },
+    mistakes={},
+    run=lambda made, task: task(made),
+)
+enter(
+    "train_simply",
+    right=lambda task: True,
+    inputs={"on the grammar": (learns_grammar,)},
+    mistakes={},
+    run=lambda loop, task: task(loop),
+)
+
+# %% [markdown]
+# ## A file at a time
+#
+# This section is for teachers. A student's file defines functions with the names of the parts, `attention`, `causal_mask`, and so on, down to `train_simply`, or classes: `MultiHeadAttention`, `FeedForward`, `Embedding`, `LayerNorm`, `Transformer`. Whatever else is in it doesn't matter, and what it only imports is not taken for the student's. `annotated-transformer check anna.py` says of each part whether it is right, wrong, or missing. It also takes a notebook, of which it runs all code cells.
+#
+# Checking a file runs it. Each part is checked in a process of its own, which is ended when its time is up, so neither an endless loop nor an exit keeps you from the other parts. But each process runs the file from the top: what trains for an hour belongs under `if __name__ == "__main__":`. And the code runs with your rights, so a file from somebody whom you don't trust belongs in a container.
+
+
+# %% tags=["export"]
+STUDENT = "student"  # name of a student's file while it runs
+
+
+def parts_of(file: Path) -> dict[str, Code]:
+    """Run a file, or the code cells of a notebook; return the parts that it defines itself."""
+    text = file.read_text(encoding="utf-8")
+    if file.suffix == ".ipynb":
+        cells = json.loads(text)["cells"]
+        sources = [c["source"] for c in cells if c["cell_type"] == "code"]
+        text = "\n".join("".join(lines) for lines in sources)
+    sys.path.insert(0, str(file.parent))
+    names: dict[str, Any] = {"__name__": STUDENT}
+    exec(compile(text, file, "exec"), names)
+    found: dict[str, Code] = {}
+    for part, exercise in EXERCISES.items():
+        for name in (part, part.title().replace("_", "")):  # a function, a class
+            code: Any = names.get(name)
+            is_theirs = getattr(code, "__module__", None) == STUDENT
+            if is_theirs and (exercise.run or not isinstance(code, type)):
+                found[part] = code
+    return found
+
+
+def answer(file: Path, part: str, sender: Connection) -> None:
+    """Send what `check` says of a part of a file; of the part "file", which parts it has."""
+    torch.set_num_threads(1)  # small models gain nothing from more
+    with Path(os.devnull).open("w") as nowhere:
+        sys.stdout = sys.stderr = nowhere  # whatever the file prints
+        try:
+            found = parts_of(file)
+            sender.send([*found] if part == "file" else check(part, found[part]))
+        except (Exception, SystemExit) as error:
+            sender.send(f"wrong: it raises {type(error).__name__} ({error}).")
+
+
+def ask(file: Path, part: str, seconds: float) -> Any:
+    """Run `answer` in a process of its own, and end it after so many seconds."""
+    context: Any = get_context("forkserver" if sys.platform == "linux" else "spawn")
+    context.set_forkserver_preload([__name__])  # PyTorch is imported once
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=answer, args=(file, part, sender), daemon=True)
+    process.start()
+    sender.close()
+    try:
+        if receiver.poll(seconds):
+            return receiver.recv()
+        return f"wrong: it takes more than {seconds:g} seconds."
+    except EOFError:
+        return "wrong: its process ended without an answer."
+    finally:
+        process.kill()
+
+
+def check_file(file: Path, seconds: float) -> Iterator[tuple[str, str]]:
+    """Check a student's file; yield each part, and that it is right, missing, or what is wrong.
+
+    Each part has a process of its own, and so many seconds. A file that does not run yields one
+    part, "file".
+    """
+    found = ask(file, "file", seconds)
+    if isinstance(found, str):
+        yield "file", found
+        return
+    for part in EXERCISES:
+        said = ask(file, part, seconds) if part in found else "missing"
+        yield part, said.removeprefix(f"{part}: ")
+
+
+# %% [markdown]
+# Here are two parts of a student's, and what the command prints:
+
+# %%
+import tempfile
+
+from annotated_transformer.cli import main
+
+folder = tempfile.TemporaryDirectory()
+anna = Path(folder.name, "anna.py")
+anna.write_text("""
+import torch
+
+def causal_mask(length):
+    return torch.ones(length, length).triu().bool()
+
+def length_penalty(length, alpha):
+    return ((5 + length) / 6) ** alphas
+""")
+try:
+    main(["check", str(anna)])
+except SystemExit as stop:
+    print("exit code", stop.code)
+folder.cleanup()
+
+# %% [markdown]
+# The exit code is 3 if a part is wrong, or if the file has none, and 0 if all parts that it has are right. `--json` prints each part as a line of JSON with the file's name, and `--seconds` sets the time for each part. So a teacher grades a class with
+#
+# ```bash
+# for file in handed-in/*.py; do annotated-transformer check "$file" --json; done > grades.jsonl
+# ```
+#
+# A part that is `missing` is no mistake, because only you know how far the class has come. What `says` holds can be sent back as it is.
 
 # %% [markdown]
 # ## The checker, checked
@@ -559,13 +811,16 @@ named = [
     for part, table in EXERCISES.items()
     for mistake, code in table.mistakes.items()
 ]
-print(len(named), "mistakes in", len(EXERCISES), "exercises")
+print(len(named), "mistakes in", len(EXERCISES) - 2, "parts")
 print(sum(named), "of them found under their own name")
 
 # %% tags=["remove-cell"]
 if CHECKING:
     assert all(named)
-    assert all(check(part, table.right) for part, table in EXERCISES.items())
+    exercises = {
+        part: EXERCISES[part] for part in EXERCISES if EXERCISES[part].mistakes
+    }
+    assert all(check(part, table.right) for part, table in exercises.items())
 
 # %% [markdown]
 # A mistake that it doesn't know still gets an answer, which names the input and what is off:

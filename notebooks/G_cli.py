@@ -1,11 +1,7 @@
 # %% tags=["remove-cell"]
 import os, sys
 
-url = "https://github.com/annotated-transformer/annotated-transformer"
-if "google.colab" in sys.modules:  # fetch the book, and install what it needs
-    os.system(f"git clone -q --depth 1 {url} /book; pip install -q '/book[notebooks]'")
-up = [r for r in ("/book", "..", ".", "../..") if os.path.exists(r + "/book/map.svg")]
-sys.path.insert(0, up[0] if up else sys.exit(f"Open this in a clone of {url}"))
+sys.path.insert(0, "..")  # the folder of the book
 CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests only
 
 # %% [markdown]
@@ -20,7 +16,7 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 # echo "Ein Hund läuft über die Wiese." | annotated-transformer translate --model my-model
 # ```
 #
-# [Your own language pair](../book/own_pair.md#train) goes through these four step by step. The other two are `prepare`, for a [corpus too large for memory](28_corpus.ipynb), and `export`, for [another engine](F_export.ipynb). `train` and `evaluate` also run in [several processes](27_distributed.ipynb), started by `torchrun`. Every command has `--help`.
+# [Your own language pair](../book/own_pair.md#train) goes through these four step by step. The other three are `prepare`, for a [corpus too large for memory](28_corpus.ipynb), `export`, for [another engine](F_export.ipynb), and `check`, for [code of students](E_checker.ipynb#a-file-at-a-time). `train` and `evaluate` also run in [several processes](27_distributed.ipynb), started by `torchrun`. Every command has `--help`.
 #
 # The commands don't call each other. They meet in files, so each can run on another day or another machine:
 #
@@ -51,6 +47,7 @@ import tyro
 
 from annotated_transformer import corpus, trainer
 from annotated_transformer.batching import EncodedCorpus, encode_pairs
+from annotated_transformer.checker import check_file
 from annotated_transformer.data import Pair
 from annotated_transformer.distributed import process_group, rank_and_world_size
 from annotated_transformer.evaluation import compound_split_bleu, score
@@ -517,6 +514,37 @@ def export(model: str, output: Path, quantization: str | None = None) -> None:
 
 
 # %% [markdown]
+# ## Checking a student's file
+
+
+# %% tags=["export"]
+def grade(file: Path, /, json: bool = False, seconds: float = 180) -> None:
+    """Run a student's file; say which parts of the model in it are right, wrong or missing.
+
+    Exits with code 3 if a part is wrong, or if there is none. The file is run as it is, with your
+    rights.
+
+    Args:
+        file: Python file or notebook; appendix E of the book says how its parts are named.
+        json: Print a line of JSON for each part.
+        seconds: Time for each part.
+    """
+    file.stat()  # an error if there is none
+    verdicts = set()
+    for part, said in check_file(file, seconds):
+        says = " ".join(said.split())
+        verdict = says.split()[0].strip(".:")
+        verdicts.add(verdict)
+        record = {"file": str(file), "part": part, "verdict": verdict, "says": says}
+        if json:
+            print_record(record, as_json=True)
+        else:
+            print(f"{part:22}{says}", flush=True)
+    if "wrong" in verdicts or "right" not in verdicts:
+        sys.exit(3)
+
+
+# %% [markdown]
 # ## One error, one line
 #
 # [tyro](https://brentyi.github.io/tyro/) makes the options from the functions: their parameters, types and docstrings. Wrong input gets a line instead of a traceback, and scripts see an exit code:
@@ -525,6 +553,7 @@ def export(model: str, output: Path, quantization: str | None = None) -> None:
 # |---|---|
 # | 0 | all went well |
 # | 2 | an option or the input is wrong, or the memory too small; one line says what |
+# | 3 | of `check`: a part is wrong, or the file has none |
 # | 141 | the next program in a pipe stopped reading, as in `head -1` |
 # | 130, 143 | Ctrl-C, or SIGTERM; of a training run the step, and that the same command goes on |
 # | 1 | a bug, or any error with `--traceback`, which every command takes |
@@ -558,11 +587,12 @@ def run_command(arguments: Sequence[str]) -> None:
         "translate": translate,
         "evaluate": evaluate,
         "export": export,
+        "check": grade,
     }
     tyro.extras.subcommand_cli_from_dict(
         commands,
         prog=PROGRAM,
-        description="Prepare a corpus, train, average, translate, score, export.",
+        description="Prepare a corpus, train, average, translate, score, export, check.",
         args=arguments,
         config=(tyro.conf.OmitArgPrefixes, tyro.conf.FlagCreatePairsOff),
     )

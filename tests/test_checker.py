@@ -4,7 +4,9 @@ wrong, and blames nobody who is right.
 
 import inspect
 import itertools
+import json
 import math
+import re
 import sys
 
 import pytest
@@ -14,7 +16,7 @@ from torch import nn
 
 from annotated_transformer import checker
 from annotated_transformer.attention import attention
-from annotated_transformer.checker import EXERCISES, check
+from annotated_transformer.checker import EXERCISES, check, check_file
 from annotated_transformer.decoding import length_penalty
 from annotated_transformer.embeddings import Embedding
 from annotated_transformer.feed_forward import FeedForward
@@ -24,6 +26,7 @@ from annotated_transformer.multi_head_attention import MultiHeadAttention
 from annotated_transformer.positional_encoding import sinusoid
 from annotated_transformer.regularization import label_smoothed_loss
 from annotated_transformer.schedule import learning_rate
+from annotated_transformer.transformer import Transformer
 
 # --- What is right: the book's own code, PyTorch's, and formulas by hand
 
@@ -120,6 +123,11 @@ RIGHT = [
     ),
     ("smoothed_loss", loss_by_hand),
     ("length_penalty", length_penalty),
+    ("multi_head_attention", MultiHeadAttention),
+    ("feed_forward", FeedForward),
+    ("embedding", Embedding),
+    ("layer_norm", nn.LayerNorm),
+    ("transformer", Transformer),
 ]
 
 
@@ -129,8 +137,19 @@ def test_what_is_right_is_right(part, code):
 
 
 def test_the_right_answers_owe_nothing_to_the_book():
-    assert {part for part, _ in RIGHT} == set(EXERCISES)
-    assert "annotated_transformer" not in inspect.getsource(checker)
+    """Only the two milestones compare with the book's code, and they come last."""
+    assert {part for part, _ in RIGHT} == {*EXERCISES} - {"train_simply"}
+    used = {
+        name
+        for name, value in vars(checker).items()
+        if re.match(
+            r"annotated_transformer\.(?!checker)", getattr(value, "__module__", "")
+        )
+    }
+    tables, milestones = inspect.getsource(checker).split("# --- Two milestones ---")
+    body = tables.split("# --- A right answer", 1)[1]
+    assert used and not any(re.search(rf"\b{name}\b", body) for name in used)
+    assert all(name in milestones for name in used)
 
 
 DRESSES = [
@@ -221,6 +240,47 @@ def test_what_is_no_answer_is_said_in_words(code, word):
     assert not verdict and word in verdict
 
 
+def test_random_numbers_are_called_random():
+    def dropped(*row):
+        return F.dropout(F.scaled_dot_product_attention(*row), 0.5)
+
+    for part, code in (("attention", dropped), ("positions", torch.rand)):
+        verdict = check(part, code)
+        assert not verdict and "random" in verdict and "You get" not in verdict
+
+
+class WithoutRelu(FeedForward):
+    def forward(self, x):
+        return self.linear2(self.linear1(x))
+
+
+def test_what_is_wrong_with_a_class():
+    assert "the ReLU is missing" in check("feed_forward", WithoutRelu)
+    assert "sqrt(d_model) is missing" in check("embedding", nn.Embedding)
+    assert "2 parameters, not 4" in check("feed_forward", nn.Linear)
+
+
+class WithoutCausalMask(Transformer):
+    def decode(self, target, memory, source):
+        masks = padding_mask(target), padding_mask(source)
+        return self.decoder(self.embed(target), memory, *masks)
+
+
+class OfOtherShape(WithoutCausalMask):
+    """It can't have our weights, and doesn't copy: in training it has seen the answers."""
+
+    def __init__(self, config):
+        super().__init__(config)
+        self.bias = nn.Parameter(torch.zeros(1))
+
+
+def test_a_model_is_compared_and_must_copy():
+    verdict = check("transformer", WithoutCausalMask)
+    assert not verdict and "with the weights of a model of ours" in verdict
+    verdict = check("transformer", OfOtherShape)
+    assert not verdict and "when it learns to copy: after 200 updates" in verdict
+
+
 def test_one_result_where_two_are_asked_for():
     assert "1 tensor" in check("shift", lambda target: target[:, 1:])
     assert "count" in check("shift", lambda target: itertools.count())
@@ -231,10 +291,124 @@ def test_an_unknown_part():
         check("atention", len)
 
 
+# --- A file of a student
+
+
+def parts(*names):
+    """The source of functions of the package, under their own names."""
+    return "".join(f"{inspect.getsource(name)}\n" for name in names)
+
+
+IMPORTS = """
+import os, sys, torch
+from torch import Tensor
+import torch.nn.functional as F
+from annotated_transformer.masks import causal_mask
+from torch.nn import Embedding
+Mask = Tensor | None
+"""
+
+MISTAKEN = """
+print("The file may print.")
+def attention(query, key, value, mask):
+    while True:
+        print("not yet")
+def padding_mask(tokens): os._exit(0)
+def causal_mask(length): sys.exit(0)
+def feed_forward(x, w_1, b_1, w_2, b_2): return (x @ w_1 + b_1) @ w_2 + b_2
+def positions(length, d_model): return torch.rand(length, d_model)
+def layer_norm(x, gain, bias, eps): raise KeyError("a\\nb")
+def shift(target): return input()
+def length_penalty(length, alpha): return length**alpha
+def smoothed_loss(logits, labels, smoothing): return 0
+def learning_rate(step, d_model, warmup): pass
+def train_simply(model, stream, steps, report): pass
+"""
+
+
+def test_a_file_with_ten_mistakes(tmp_path):
+    file = tmp_path / "berta.py"
+    file.write_text(IMPORTS + MISTAKEN)
+    said = dict(check_file(file, seconds=20))
+    assert [*said] == [*EXERCISES]
+    expected = {
+        "attention": "more than 20 seconds",
+        "padding_mask": "ended",
+        "causal_mask": "SystemExit",
+        "feed_forward": "ReLU",
+        "positions": "random",
+        "layer_norm": "KeyError",
+        "shift": "EOFError",
+        "length_penalty": "power of alpha",
+        "smoothed_loss": "numbers differ",
+        "learning_rate": "None",
+        "train_simply": "after 300 steps",
+    }
+    for part, text in said.items():
+        if part in expected:
+            assert text.startswith("wrong") and expected[part] in text
+        else:
+            assert text == "missing"
+
+
+def test_a_file_with_what_is_right(tmp_path):
+    """As a notebook; and what a file imports is not its own."""
+    own = parts(padding_mask, layer_norm, length_penalty, FeedForward)
+    loop = """
+from annotated_transformer.regularization import SmoothedLoss
+from torch import nn
+PAD = 0
+def train_simply(model, stream, steps, report):
+    loss = SmoothedLoss(model)
+    adam = torch.optim.Adam(model.parameters(), lr=1e-3)
+    for step, batch in zip(range(1, steps + 1), stream):
+        total = loss(*batch)
+        tokens = (batch.target[:, 1:] != 0).sum()
+        adam.zero_grad()
+        (total / tokens).backward()
+        adam.step()
+        report(step, total.item(), tokens.item())
+"""
+    sources = [IMPORTS, loop + own]
+    cells = [
+        {"cell_type": "code", "source": text.splitlines(keepends=True)}
+        for text in sources
+    ]
+    cells.append({"cell_type": "markdown", "source": ["no code"]})
+    file = tmp_path / "anna.ipynb"
+    file.write_text(json.dumps({"cells": cells}))
+    said = dict(check_file(file, seconds=180))
+    right = {"padding_mask", "layer_norm", "length_penalty", "feed_forward"}
+    assert {part for part in said if said[part] == "right"} == right | {"train_simply"}
+    assert {said[part] for part in EXERCISES if part not in right} == {
+        "missing",
+        "right",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "word"),
+    [
+        ("1 / 0", "ZeroDivisionError"),
+        ("def shift(", "SyntaxError"),
+        ("import sys; sys.exit(0)", "SystemExit"),
+        ("while True: pass", "more than 10 seconds"),
+        ("import os; os._exit(0)", "ended"),
+    ],
+)
+def test_a_file_that_does_not_run_is_one_line(tmp_path, text, word):
+    file = tmp_path / "carl.py"
+    file.write_text(text)
+    ((part, said),) = check_file(file, seconds=10)
+    assert part == "file" and said.startswith("wrong") and word in said
+
+
 # --- The inputs, and whom the checker harms
 
 
-@pytest.mark.parametrize("part", EXERCISES)
+@pytest.mark.parametrize(
+    "part", [part for part in EXERCISES if EXERCISES[part].mistakes]
+)
 def test_no_two_axes_of_an_input_have_the_same_size(part):
     assert len(EXERCISES[part].inputs) > 1
     for row in EXERCISES[part].inputs.values():
@@ -254,5 +428,6 @@ def test_code_that_changes_its_arguments_harms_nobody():
 def test_the_default_device_and_the_random_state_of_the_reader_do_not_matter():
     before = torch.get_rng_state()
     with torch.device("meta"):
-        assert all(check(part, table.right) for part, table in EXERCISES.items())
+        for part, table in EXERCISES.items():
+            assert not table.mistakes or check(part, table.right)
     assert torch.equal(torch.get_rng_state(), before)

@@ -335,6 +335,33 @@ def test_references_are_composed_as_translations_are(tmp_path: Path) -> None:
     assert found["bleu"] == found["chrf"] == 100
 
 
+# --- A student's file ---
+
+
+def test_the_code_and_the_lines_of_a_check(tmp_path: Path) -> None:
+    shift = "def shift(target): return target[:, :-1], target[:, 1:]\n"
+    mask = "def causal_mask(length): raise ValueError('a\\nb')\n"
+    file = tmp_path / "anna.py"
+    file.write_text(shift)
+    result = run("check", file)
+    assert result.code == 0 and f"{'shift':22}right\n" in result.out
+    file.write_text(shift + mask)
+    result = run("check", file, "--json")
+    records = {line["part"]: line for line in map(json.loads, result.out.splitlines())}
+    assert result.code == 3 and len(records) > 10
+    assert records["shift"]["verdict"] == records["shift"]["says"] == "right"
+    assert records["causal_mask"] == {
+        "file": str(file),
+        "part": "causal_mask",
+        "verdict": "wrong",
+        "says": "wrong at length 6: it raises ValueError (a b).",
+    }
+    assert records["attention"]["verdict"] == "missing"
+    file.write_text("")
+    assert run("check", file).code == 3
+    assert run("check", tmp_path / "nobody.py").code == 2
+
+
 # --- Errors ---
 
 
@@ -401,6 +428,7 @@ def test_a_traceback_is_for_bugs_and_for_who_asks(
 
 
 def test_help_is_there_in_any_terminal() -> None:
-    for name in ("prepare", "train", "average", "translate", "evaluate", "export"):
+    names = "prepare train average translate evaluate export check"
+    for name in names.split():
         result = run(name, "--help", encoding="ascii")
         assert result.code == 0 and "--help" in result.out

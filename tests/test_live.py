@@ -34,6 +34,7 @@ pytest.importorskip("sphinx")
 from book.live import extension, pack, page
 
 SHOWN = pack.PRETRAINED / extension.MODELS["model"]
+SENTENCE = extension.SENTENCE
 TEXT = "Zwei Männer stehen neben einem Auto und reden miteinander."
 
 
@@ -162,6 +163,26 @@ def test_what_if(shown):
     assert best["score"] == pytest.approx(beams[0].score, abs=0.002)
 
 
+@pytest.mark.parametrize(
+    "text, spelled, meant",
+    [
+        ("WEISST DU, WO DER BAHNHOF IST?", "Weisst du, wo der Bahnhof ist?", SENTENCE),
+        ("ICH LIEBE DICH", "ich liebe dich", None),
+        ("Das ist schoen.", None, "Das ist schön."),
+        ("Er wohnt in den USA.", None, None),
+        ("Ich liebe dich \U0001f600\u2764\ufe0f", None, None),
+    ],
+)
+def test_known_spellings(shown, text, spelled, meant):
+    """Capitals are read as small letters, other spellings are offered; a smiley is no alarm."""
+    read = run(task="translate", text=text)[0]
+    assert (read.get("spelled"), read.get("meant"), read["rare"]) == (
+        spelled,
+        meant,
+        [],
+    )
+
+
 @torch.no_grad()
 def test_masks(shown):
     """The share of each word with the mask, and with the whole translation in view."""
@@ -193,7 +214,7 @@ def test_neighbors(shown):
 
 @torch.no_grad()
 def test_inside(shown):
-    """What the page tells of the parts: weights, units, what is added, the stream."""
+    """What the page tells of the parts: weights, units, what is added, the stream and its word."""
     model, tokenizer = shown
     seen = {}
     for name, module in model.named_modules():
@@ -202,8 +223,8 @@ def test_inside(shown):
                 {name: (inputs[0], output)}
             )
         )
-    answer = extension.record("inside", "model", extension.SENTENCE)
-    source, target, text = greedy(model, tokenizer, extension.SENTENCE)
+    answer = extension.record("inside", "model", SENTENCE)
+    source, target, text = greedy(model, tokenizer, SENTENCE)
     assert answer["translation"] == text
     maps = attention_maps(model, torch.tensor([source]), torch.tensor([target[:-1]]))
     trace = answer["trace"]
@@ -219,6 +240,12 @@ def test_inside(shown):
         }
         for what, (part, tensor) in expected.items():
             assert torch.allclose(torch.tensor(trace[part][what]), tensor[0], atol=5e-3)
+        logits = seen[name][1][0] @ model.embedding.weight.T
+        logits[:, :2] = -torch.inf
+        best = logits.softmax(dim=-1).max(dim=-1).values.tolist()
+        assert [share for _, share in answer["lens"][layer]] == pytest.approx(
+            best, abs=0.005
+        )
 
 
 @given(st.text())

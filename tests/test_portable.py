@@ -1,4 +1,4 @@
-"""Lessons that train hold on other machines; `make test-portable` runs all of them, ten times."""
+"""Lessons that train hold on other machines; `make test-portable` runs all of them, eight times."""
 
 import os
 import subprocess

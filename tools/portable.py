@@ -17,10 +17,8 @@ from tools.command import command_line
 ROOT = Path(__file__).parents[1]
 SETTINGS = {
     "as-a-reader": {"CHECK_BOOK": ""},  # without guards, all outputs are the same
-    "kernels-default": {"ATEN_CPU_CAPABILITY": "default"},
-    "kernels-avx2": {"ATEN_CPU_CAPABILITY": "avx2"},
-    "onednn-sse41": {"ONEDNN_MAX_CPU_ISA": "SSE41"},
-    "onednn-avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
+    "kernels-old": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"},
+    "kernels-avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
     "threads-2": {"OMP_NUM_THREADS": "2"},
     "threads-4": {"OMP_NUM_THREADS": "4"},
     "moved-1": {"MOVED": "1"},

@@ -46,7 +46,6 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.connect("env-updated", terms.write_glossary_anew)
     app.add_node(nodes.literal_block, override=True, html=(links.visit_code, None))
     app.connect("doctree-resolved", typography.keep_together)
-    app.connect("doctree-resolved", typography.let_images_scroll)
     app.connect("doctree-resolved", typography.let_columns_scroll)
     app.connect("doctree-resolved", typography.set_notes_beside)
     app.connect("html-page-context", assets.add_helper)

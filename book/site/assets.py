@@ -1,6 +1,5 @@
 """Icons, card and themes of the site, written here; what a page can do without."""
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -12,9 +11,10 @@ from docutils import nodes
 from fontTools import subset
 from sphinx.application import Sphinx
 
+THEME = Path(pydata_sphinx_theme.__file__).parent / "theme/pydata_sphinx_theme/static"
 ICON_NAME = re.compile(r"\bfa-[\w-]+")
 ICON_CODE = re.compile(r':"\\([ef][0-9a-f]{3})"')
-ICON_RULE = re.compile(r'((?:\.fa-[\w-]+:before,?)+)\{content:"\\([0-9a-f]+)"')
+ICON_RULE = re.compile(r'(?:\.fa-[\w-]+:before,?)+\{content:"\\[0-9a-f]+"\}')
 NO_SCRIPT = "no_script.css"
 COMMENT = re.compile(r"/\*.*?\*/", re.S)
 THEMED_RULE = re.compile(r"([^{};]*\bdata-theme=[^{};]*)\{([^{}]*)\}")
@@ -23,20 +23,29 @@ THEMES = {
     "dark": "screen and (prefers-color-scheme: dark)",
 }
 UNUSED = re.compile(
-    r"<script[^>]*\b(?:fontawesome|searchtools|language_data|searchindex)\.js[^>]*></script>"
+    r"<script[^>]*\b(?:doctools|fontawesome|language_data|searchindex|searchtools|sphinx_highlight)"
+    r"\.js[^>]*></script>"
 )
 
 
 def keep_used_icons(app: Sphinx, exception: Exception | None) -> None:
-    """Leave in the theme's icon fonts what the pages and the theme show: a dozen of 2,000 icons."""
+    """Leave in the theme's fonts and style sheet the icons that pages show: a dozen of 2,000."""
     if exception or app.builder.format != "html":
         return
     static = Path(app.outdir) / "_static"
-    codes = used_icons(Path(app.outdir))
+    shown: set[str] = set()
+    for page in Path(app.outdir).rglob("*.html"):
+        shown.update(ICON_NAME.findall(page.read_text(encoding="utf-8")))
+
+    def kept(rule: re.Match[str]) -> str:
+        return "" if shown.isdisjoint(ICON_NAME.findall(rule[0])) else rule[0]
+
+    style_sheet = Path("styles", "pydata-sphinx-theme.css")
+    style = ICON_RULE.sub(kept, (THEME / style_sheet).read_text(encoding="utf-8"))
+    (static / style_sheet).write_text(style, encoding="utf-8")
+    codes = [int(code, 16) for code in ICON_CODE.findall(style)]
     fonts = Path("vendor", "fontawesome", "webfonts")
-    package = Path(pydata_sphinx_theme.__file__).parent
-    theme = package / "theme" / "pydata_sphinx_theme" / "static"
-    for path in (theme / fonts).glob("*.woff2"):
+    for path in (THEME / fonts).glob("*.woff2"):
         options = subset.Options(flavor="woff2", drop_tables=["FFTM"])
         font = subset.load_font(path, options)
         subsetter = subset.Subsetter(options)
@@ -44,20 +53,6 @@ def keep_used_icons(app: Sphinx, exception: Exception | None) -> None:
         subsetter.subset(font)
         subset.save_font(font, static / fonts / path.name, options)
         (static / fonts / path.name).with_suffix(".ttf").unlink(missing_ok=True)
-
-
-def used_icons(site: Path) -> set[int]:
-    """Return the codes of the icons that a page shows by name, or a style sheet by code."""
-    style_sheet = site / "_static" / "styles" / "pydata-sphinx-theme.css"
-    style = style_sheet.read_text(encoding="utf-8")
-    shown: set[str] = set()
-    for page in site.rglob("*.html"):
-        shown.update(ICON_NAME.findall(page.read_text(encoding="utf-8")))
-    codes = {int(code, 16) for code in ICON_CODE.findall(style)}
-    for rule, code in ICON_RULE.findall(style):
-        if shown.isdisjoint(ICON_NAME.findall(rule)):
-            codes.discard(int(code, 16))
-    return codes
 
 
 def write_card(app: Sphinx, exception: Exception | None) -> None:
@@ -71,22 +66,13 @@ def write_card(app: Sphinx, exception: Exception | None) -> None:
 
 
 def leave_out(app: Sphinx, exception: Exception | None) -> None:
-    """Take out what no page asks for; a notebook is downloaded to be run, without its outputs."""
+    """Take out what no page asks for."""
     if exception or app.builder.format != "html":
         return
     static = Path(app.outdir) / "_static"
     shutil.rmtree(static / "locales", ignore_errors=True)
     for file in [*static.rglob("*.map"), static / "scripts" / "fontawesome.js"]:
         file.unlink(missing_ok=True)
-    for file in Path(app.outdir, "_sources").rglob("*.ipynb"):
-        notebook = json.loads(file.read_text(encoding="utf-8"))
-        for cell in notebook["cells"]:
-            if "outputs" in cell:
-                cell["outputs"] = []
-                cell["execution_count"] = None
-        file.write_text(
-            json.dumps(notebook, ensure_ascii=False, indent=1), encoding="utf-8"
-        )
 
 
 def write_style_without_scripts(app: Sphinx, exception: Exception | None) -> None:

@@ -15,6 +15,7 @@ KATEX = Path(__file__).parent / "assets" / "katex" / "katex.min.js"
 INSIDE = re.compile(
     r"\\begin\{(\w+)\}.*?\\end\{\1\}", re.S
 )  # a matrix, or aligned lines
+RELATION = re.compile(r"(?<![&:])=|\\(?:approx|equiv|[lg]eq?|neq?|in|to|sim)\b")
 CLASSES = "math notranslate nohighlight"
 
 
@@ -27,7 +28,11 @@ def engine() -> MiniRacer:
 
 
 def typeset(tex: str, display: bool) -> str:
-    """Return a formula as HTML, with MathML for those who listen."""
+    """Return a formula as HTML, with MathML for those who listen.
+
+    A line of it may end before a relation; KaTeX alone would end it behind one.
+    """
+    tex = RELATION.sub(r"\\allowbreak \g<0>\\nobreak ", tex)
     return str(engine().call("katex.renderToString", tex, {"displayMode": display}))
 
 
@@ -50,8 +55,7 @@ def typeset_formulas(app: Sphinx, doctree: nodes.document) -> None:
 
 def has_lines(tex: str) -> bool:
     """Say whether a formula has several lines of its own, beside the rows of a matrix."""
-    inside = r"\\begin\{(\w+)\}.*?\\end\{\1\}"
-    return r"\\" in re.sub(inside, "", tex, flags=re.S)
+    return r"\\" in INSIDE.sub("", tex)
 
 
 def is_formula(node: nodes.Node) -> bool:

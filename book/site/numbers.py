@@ -34,7 +34,6 @@ NO_CODE = {
     tokenize.ENDMARKER,
 }
 DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef
-EXERCISE = re.compile(r"^\*\*(?:Exercise )?(\d)\. [^\n]*?\(★+, (\d+) min\b", re.M)
 MINUTES = re.compile(r"\(★+, (\d+) min\b")
 LOGGED = 60  # characters of a translation that the log of symptoms holds
 REPEATED = re.compile(r"(.+?)\1{9,}")
@@ -137,16 +136,6 @@ def hours(root: Path) -> Values:
         minutes += sum(int(number) for number in MINUTES.findall(text))
     reading = round(reading_minutes / 60)
     return {"reading": reading, "exercises": round(minutes / 60)}
-
-
-def exercise(root: Path) -> Values:
-    """Exercises by chapter and number, with their minutes: `03.2` is "2 (5 min)"."""
-    labels = {}
-    for path in (root / "notebooks").glob("[0-9]*.ipynb"):
-        chapter, _, _ = path.stem.partition("_")
-        for label, minutes in EXERCISE.findall(prose(path)):
-            labels[f"{chapter}.{label}"] = f"{label} ({minutes} min)"
-    return labels
 
 
 # What a log says
@@ -335,7 +324,6 @@ GROUPS: dict[str, Callable[[Path], Values]] = {
     for group in (
         code,
         hours,
-        exercise,
         symptoms,
         gpu,
         serving,

@@ -1,5 +1,5 @@
-"""What browsers do not do by themselves: keep a sign beside its formula, scroll wide images and
-tables, and set a note beside what it belongs to.
+"""What browsers do not do by themselves: keep a sign beside its formula, scroll wide tables, and
+set a note beside what it belongs to.
 """
 
 import re
@@ -42,16 +42,6 @@ def neighbor(node: nodes.Node, step: int) -> nodes.Text | None:
         return None
     sibling = siblings[index]
     return sibling if isinstance(sibling, nodes.Text) else None
-
-
-def let_images_scroll(app: Sphinx, doctree: nodes.document, docname: str) -> None:
-    """Put a figure's image into a box of its own, so that the caption does not scroll along."""
-    for figure in doctree.findall(nodes.figure):
-        images = [child for child in figure if isinstance(child, nodes.image)]
-        for image in images:
-            box = nodes.container(classes=["image-box"])
-            image.replace_self(box)
-            box += image
 
 
 def let_columns_scroll(app: Sphinx, doctree: nodes.document, docname: str) -> None:

@@ -21,6 +21,7 @@ CHAPTERS = {
 PAGES = ["book/index", "book/inside", *(f"notebooks/{c}" for c in CHAPTERS.values())]
 GERMAN = extension.EXAMPLES[extension.MODELS["model"]]
 FIGURE = "figure.book-translator"
+SENTENCE = extension.SENTENCE
 WHOLE = f"{FIGURE}:not(.waiting) > .live-said:has-text('Translation:')"
 
 
@@ -133,7 +134,7 @@ def test_each_trial_bites(open_figure, name):
 
 
 def test_odd_input_gets_a_sentence(open_figure):
-    """And what stands there is pale, for it answers something else."""
+    """And where it is refused nothing stands there, for that answered something else."""
     _, figure = open_figure()
     for text, answer in {
         "  ": "Type something first.",
@@ -143,13 +144,49 @@ def test_odd_input_gets_a_sentence(open_figure):
     }.items():
         ask(figure, text)
         figure.locator(".live-said", has_text=answer).wait_for(timeout=60_000)
-        is_refused = "waiting" in figure.get_attribute("class")
-        assert is_refused == (
-            answer in ("Type something first.", "subwords, and this page takes")
+        is_refused = answer in (
+            "Type something first.",
+            "subwords, and this page takes",
         )
+        for part in (".translator-text", ".translator-picture"):
+            assert figure.locator(part).is_hidden() == is_refused
     assert translate(figure, "<b>Hund</b> </s> \ud83e\udd8a")
     ask(figure, "Ein Mann schläft.")  # the last one asked is the one that is answered
     assert translate(figure, GERMAN[0].text) == recorded(GERMAN[0].text)
+
+
+def test_known_spellings(open_figure):
+    """Capitals are read as small letters, and another spelling is one press away."""
+    _, figure = open_figure()
+    translate(figure, "WEISST DU, WO DER BAHNHOF IST?")
+    said = figure.locator(".live-said").inner_text()
+    assert "Read as “Weisst du, wo der Bahnhof ist?”." in said
+    figure.get_by_role("button", name=SENTENCE, exact=True).click()
+    figure.page.locator(WHOLE, has_text=recorded(SENTENCE)).wait_for(timeout=60_000)
+    assert figure.locator(".live-form input").input_value() == SENTENCE
+    assert not figure.locator(".translator-offer").inner_text()
+
+
+@pytest.mark.parametrize(
+    "line, is_early",
+    [
+        ("{ downlink: 10, saveData: false }", True),
+        ("{ downlink: 10, saveData: true }", False),
+        ("{ downlink: 1.5, saveData: false }", False),
+        ("undefined", False),
+    ],
+)
+def test_the_model_comes_early_where_the_line_is_fast(open_figure, line, is_early):
+    """With the first touch of the field; elsewhere, and where nobody knows, with a click."""
+    tab, figure = open_figure()
+    tab.evaluate(f"Object.defineProperty(navigator, 'connection', {{ value: {line} }})")
+    figure.locator(".live-form input").focus()
+    button = figure.locator("button[type=submit]")
+    if is_early:
+        button.get_by_text("Translate", exact=True).wait_for(timeout=60_000)
+    else:
+        assert button.inner_text().startswith("Load the model")
+        assert "model.js" not in tab.requested
 
 
 def test_a_lost_model_is_told(open_figure):
@@ -169,7 +206,7 @@ def test_a_phone_shows_the_answer_below_the_field(open_figure):
     translate(figure, GERMAN[1].text)
     field = figure.locator(".live-form input").bounding_box()
     answer = figure.locator(".translator-text").bounding_box()
-    assert 0 < answer["y"] - field["y"] < 300
+    assert 0 < answer["y"] - field["y"] < 120
 
 
 def test_paper_has_the_picture_alone(open_figure):
@@ -238,18 +275,53 @@ def test_a_head_shows_the_numbers_that_were_computed(open_figure):
     """Those of the engine, which tests/test_live.py compares with the package."""
     _, figure = open_figure("book/inside.html#layer=3&head=2&word=3")
     figure.locator(".inside-matrices").wait_for()
-    trace = extension.record("inside", "model", extension.SENTENCE)["trace"]
+    trace = extension.record("inside", "model", SENTENCE)["trace"]
     part = trace["decoder.layers.2.cross_attention"]
-    for name in ("scores", "weights"):
-        texts = figure.locator(f"tbody td.is-{name}").all_inner_texts()
-        shown = [float(text.replace("−", "-")) for text in texts]
-        assert shown == pytest.approx(part[name][2][1], abs=0.006)
+    texts = figure.locator("tbody td.is-scores").all_inner_texts()
+    shown = [float(text.replace("−", "-")) for text in texts]
+    assert shown == pytest.approx(part["scores"][2][1], abs=0.006)
+    texts = figure.locator("tbody td.is-weights").all_inner_texts()
+    shown = [float(text.strip("<%")) / 100 for text in texts]
+    assert shown == pytest.approx(part["weights"][2][1], abs=0.01)
     assert (
         figure.locator("tfoot td.is-sum").first.inner_text().replace("−", "-")
         == f"{part['joined'][2][len(part['joined'][2]) // 4]:.2f}"
     )
     for line in pack.lines_of_a_head().values():
         assert line in figure.locator(".inside-code").inner_text() or "mask" in line
+
+
+def test_a_phone_shows_code_buttons_and_table_together(open_figure):
+    _, figure = open_figure(
+        "book/inside.html#layer=3&head=2&word=3&step=2", viewport=PHONE
+    )
+    box = figure.locator(".live-scroll")
+    box.wait_for()
+    lines = figure.locator(".inside-code li:visible")
+    assert lines.count() == 1 and pack.lines_of_a_head()["key"] in lines.inner_text()
+    above = figure.get_by_role("button", name="Next").bounding_box()
+    table = box.bounding_box()
+    assert 0 < table["y"] + table["height"] - above["y"] < PHONE["height"] - 200
+    assert box.evaluate("(box) => box.scrollWidth <= box.clientWidth")
+    assert figure.locator("figcaption p:visible").get_attribute("data-level") == "head"
+
+
+def test_the_machine_says_what_each_layer_does(open_figure):
+    """The word after each layer of the decoder; what each position of the encoder looks at."""
+    _, figure = open_figure("book/inside")
+    answer = extension.record("inside", "model", SENTENCE)
+    decoder, encoder = figure.locator(".inside-towers table").all()
+    for layer, words in enumerate(reversed(answer["lens"])):
+        cells = decoder.locator("tbody tr").nth(layer).locator("td")
+        texts = [text.split()[0] for text in cells.all_inner_texts()]
+        assert texts == [word for word, _ in words]
+    weights = answer["trace"]["encoder.layers.2.self_attention"]["weights"]
+    cells = encoder.locator("tbody tr").nth(1).locator("td")
+    for text, heads in zip(cells.all_inner_texts(), weights, strict=True):
+        mean = [sum(column) / len(heads) for column in zip(*heads, strict=True)]
+        word, share = text.split()
+        assert word == answer["source"][mean.index(max(mean))]
+        assert float(share.strip("<%")) / 100 == pytest.approx(max(mean), abs=0.01)
 
 
 def test_keys_walk_through_the_machine(open_figure):
@@ -265,7 +337,7 @@ def test_keys_walk_through_the_machine(open_figure):
     tab.keyboard.press("Escape")
     figure.locator(".inside-towers").wait_for()
     tab.keyboard.press("End")
-    assert f"Translation: {recorded(extension.SENTENCE)}" in said(tab)
+    assert f"Translation: {recorded(SENTENCE)}" in said(tab)
     tab.go_back()
     figure.locator(".inside-sublayer").first.wait_for()
     figure.get_by_role("link", name="units fire").click()
@@ -276,7 +348,7 @@ def test_a_sentence_of_ones_own_has_an_address(open_figure):
     tab, figure = open_figure("book/inside")
     figure.get_by_role("button", name="English → German").click()
     ask(figure, "The dog sleeps.")
-    figure.locator(".inside-tokens th:text-is('dog')").wait_for(timeout=60_000)
+    figure.locator(".inside-towers tfoot th:text-is('dog')").wait_for(timeout=60_000)
     figure.get_by_role("link", name="Layer 3").first.click()
     figure.locator(".inside-sublayer").first.wait_for()
     told = said(tab)

@@ -29,7 +29,7 @@ FORMULAS = """() => {
         }
         return box.right > innerWidth;
     };
-    const parts = [...document.querySelectorAll("article .katex-html .base")];
+    const parts = [...document.querySelectorAll("article .katex-html .katex-base")];
     return {
         written: document.querySelectorAll(".math").length,
         typeset: document.querySelectorAll(".math .katex-html").length,

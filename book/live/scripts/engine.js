@@ -68,13 +68,44 @@ function engine() {
 
   const MANY = 5; // pieces of a word that the model has hardly seen
 
+  /** What `change` makes of a text: it is given each word, and a function that encodes a spelling in its place. */
+  function respell({ encode }, text, change) {
+    return text.replace(/[\p{L}\p{M}]+/gu, (word, index) => change(word, (spelling) => encode(index ? ` ${spelling}` : spelling)));
+  }
+
+  const inBothCases = (small) => [small, small[0].toUpperCase() + small.slice(1)];
+
+  /** A text in capitals as one usually writes it: of each word the spelling in fewer pieces, or in those that were merged first. */
+  function withoutCapitals(tokenizer, text) {
+    const isInCapitals = /\p{Lu}{2}/u.test(text) && !/\p{Ll}/u.test(text);
+    if (!isInCapitals) return text;
+    return respell(tokenizer, text, (word, encode) => {
+      const [small, capital] = inBothCases(word.toLowerCase());
+      const [one, other] = [encode(small), encode(capital)];
+      const isSmall = one.length === other.length ? one.at(-1) < other.at(-1) : one.length < other.length;
+      return isSmall ? small : capital;
+    });
+  }
+
+  const DOTTED = { a: "ä", o: "ö", u: "ü" };
+
+  /** What a German text may mean: for a word in pieces a spelling that is one token, as `schön` for `schoen`. */
+  function meantBy(tokenizer, text) {
+    return respell(tokenizer, text, (word, encode) => {
+      const dotted = [/([aou])e/g, /[aou]/g].map((letters) => word.replace(letters, ([letter]) => DOTTED[letter]));
+      const spellings = [word, ...dotted, word.replace("ss", "ß")].flatMap(inBothCases);
+      const known = spellings.filter((spelling) => encode(spelling).length === 1).sort((a, b) => encode(a)[0] - encode(b)[0]);
+      return encode(word).length > 1 && known.length ? known[0] : word;
+    });
+  }
+
   /** The words of a text that fall into many pieces, each with their number. */
-  function rareWords({ encode }, text) {
+  function rareWords(tokenizer, text) {
     const found = [];
-    for (const { 0: word, index } of text.matchAll(/[\p{L}\p{M}]+/gu)) {
-      const pieces = encode(index ? ` ${word}` : word).length;
+    respell(tokenizer, text, (word, encode) => {
+      const pieces = encode(word).length;
       if (pieces >= MANY) found.push(`“${word}” (${pieces})`);
-    }
+    });
     return found;
   }
 
@@ -451,9 +482,10 @@ function engine() {
       const after = Array.from({ length: config.layers }, (_, n) => trace[`decoder.layers.${n}.residuals.2`].after);
       const nearest = (x, place) => {
         const shares = softmax(forbid(logitsOf(model, x)));
-        return top(shares, TOLD).map((id) => [tokenizer.show(id, place), shares[id]]);
+        const [id] = top(shares, 1);
+        return [tokenizer.show(id, place), shares[id]];
       };
-      const lens = [trace.decoder.embedded, ...after].map((stream) => stream.map(nearest));
+      const lens = after.map((stream) => stream.map(nearest));
       yield { written: tokens.map(tokenizer.show), translation: tokenizer.decode(tokens), trace, lens };
     },
   };
@@ -489,11 +521,14 @@ function engine() {
   /** Do a job; yields messages, and between them nothing where it might be given up. */
   function* answer(model, { task, text, most = Infinity, options = {} }) {
     const { tokenizer } = model;
-    const clean = singleSpaced(text);
+    const typed = singleSpaced(text);
+    const clean = withoutCapitals(tokenizer, typed);
     const pieces = tokenizer.encode(clean);
     if (pieces.length > most) return yield { error: `That is ${pieces.length} subwords, and this page takes ${most}. Give it less.` };
     const source = [...pieces, EOS];
-    yield { source: source.map(tokenizer.show), rare: rareWords(tokenizer, clean) };
+    const changed = (text, before) => (text === before ? undefined : text);
+    const read = { spelled: changed(clean, typed), meant: changed(meantBy(tokenizer, clean), clean), rare: rareWords(tokenizer, clean) };
+    yield { source: source.map(tokenizer.show), ...read };
     yield* tasks[task](model, source, { ...options, text: clean });
     yield { done: true };
   }

@@ -14,6 +14,7 @@
   async function render({ data, el }) {
     const [first] = data.directions;
     const crumbs = make("nav", { class: "inside-crumbs", "aria-label": "Place in the machine" });
+    const captions = el.querySelectorAll("figcaption [data-level]"); // one for each picture
     const [back, on] = ["Previous", "Next"].map((name) => make("button", { type: "button" }, name));
     const controls = make("div", { class: "inside-controls", role: "group", "aria-label": "Steps" }, back, on);
     const keys = "the left and right arrow keys step, up and down change the layer, Escape goes out";
@@ -38,19 +39,21 @@
 
     function draw() {
       place = placeOf(location.hash, answer, data);
-      const { draw: picture, say } = live.inside_views[levelOf(place)];
+      const level = levelOf(place);
+      const { draw: picture, say } = live.inside_views[level];
       const focused = [crumbs, stage].some((part) => part.contains(document.activeElement));
       crumbs.replaceChildren(...path(at()));
       stage.replaceChildren(...picture(at()));
       crumbs.hidden = controls.hidden = stage.hidden = false;
-      el.classList.remove("waiting");
+      for (const caption of captions) caption.hidden = caption.dataset.level !== level;
+      el.classList.remove("waiting", "refused");
       if (focused && document.activeElement === document.body) stage.focus({ preventScroll: true }); // what had it is gone
       asking.say(named(place), say(at()));
       back.disabled = stepOf() === 0;
       on.disabled = stepOf() === countOf() - 1;
       if (document.activeElement?.disabled) controls.querySelector("button:enabled").focus();
-      showLit(stage);
-      if (levelOf(place) === "network" && data.units && !units) learnUnits();
+      showChosen(el);
+      if (level === "network" && data.units && !units) learnUnits();
     }
 
     /** What else makes the units fire comes when a network is looked at, and the table grows by a column. */
@@ -126,7 +129,8 @@
 
     crumbs.hidden = controls.hidden = stage.hidden = true;
     stage.append(...el.querySelector(".live-still").childNodes);
-    el.querySelector(".live-still").replaceWith(...asking.parts, crumbs, controls, stage);
+    const [ways, form, said] = asking.parts;
+    el.querySelector(".live-still").replaceWith(ways, form, crumbs, controls, said, stage);
     stage.hidden = !stage.childNodes.length;
     asking.turn(first);
     if (location.hash.includes("=")) el.scrollIntoView(); // the address names a place in the figure
@@ -217,11 +221,11 @@
     return [...rows, [words]].map((row) => make("div", {}, ...row));
   }
 
-  /** Scroll what the step is about into view, within its own box. */
-  function showLit(stage) {
-    for (const box of stage.querySelectorAll(".live-scroll")) {
-      const [cell] = box.querySelectorAll("td.lit, td.chosen");
-      if (cell) box.scrollLeft = cell.offsetLeft - box.querySelector("th[scope=row]").offsetWidth;
+  /** Scroll what is chosen, and what the step is about, into the middle of its own box. */
+  function showChosen(el) {
+    for (const box of el.querySelectorAll(".live-scroll, .inside-crumbs > div")) {
+      const cell = box.querySelector("td.lit, td.chosen, [aria-current]");
+      if (cell) box.scrollLeft = cell.offsetLeft + (cell.offsetWidth - box.clientWidth) / 2;
     }
   }
 

@@ -10,7 +10,7 @@
   const { make, svg, percent, signed, bar, meanOf, scrolling } = live;
   const SHADES = 4; // of a number in a tile, on each side of zero
   const LEAST = 0.02; // weight of a line or a cell that is drawn
-  const FIRST = 6; // dimensions of a head that are shown
+  const FIRST = [6, 2]; // dimensions of a head that are shown, and on a phone
   const STRONGEST = 12; // units of a network that are listed
 
   /** The sub-layers of a layer from below: in the address, in words, and as a module of the package. */
@@ -65,20 +65,14 @@
 
   /** The sub-layers of a layer from below, each with what it read, added and passed on at every position. */
   function sublayers({ trace }, side, layer) {
-    let before = streams({ trace, layers: layer }, side).at(-1);
+    const below = trace[`${side}.layers.${layer - 1}.residuals.${SUBLAYERS[side].length - 1}`];
+    let before = below ? below.after : trace[side].embedded;
     return SUBLAYERS[side].map(([part, words, module], i) => {
       const residual = trace[`${side}.layers.${layer}.residuals.${i}`];
       const sublayer = { part, words, inner: trace[`${side}.layers.${layer}.${module}`], before, ...residual };
       before = residual.after;
       return sublayer;
     });
-  }
-
-  /** The stream of a side at every position, from the embeddings upwards, a list a stage. */
-  function streams({ trace, layers }, side) {
-    const last = SUBLAYERS[side].length - 1;
-    const after = Array.from({ length: layers }, (_, n) => trace[`${side}.layers.${n}.residuals.${last}`].after);
-    return [trace[side].embedded, ...after];
   }
 
   /** The tokens that a side reads, and those that its attention looks at. */
@@ -94,40 +88,42 @@
     return meanOf(heads.map((row) => [Array.from(row)]))[0];
   }
 
-  /** The decoder above the encoder, both read from below, when the words up to the chosen one are read. */
+  /** The decoder above the encoder, both read from below. */
   function drawMachine(at) {
-    const { answer, place, lang } = at;
+    const { answer, place } = at;
     const t = place.word.decoder;
     const longest = Math.max(...[...answer.source, ...answer.written].map((token) => token.length));
-    const writes = make("tr", { class: "inside-writes", ...lang[1] }, make("th", { scope: "row", lang: "en" }, "writes"),
-      ...answer.written.map((word, i) => make("td", { class: state(i, t) }, make("b", {}, word))),
-      make("td", { class: "inside-would", lang: "en" }, "if it stopped here"));
-    const look = make("tr", { class: "inside-look" }, make("th", { scope: "row" }, "looked at"),
-      ...looked(answer, t).map((weight) => make("td", {}, make("i", { style: `--w:${weight.toFixed(3)}` }), make("span", {}, percent(weight)))));
+    const look = looked(answer, t).map((weight) => make("td", {}, bar(weight), make("small", {}, percent(weight))));
     const towers = make("div", { class: "inside-towers", style: `--col:${Math.max(2.9, 0.46 * longest + 0.5).toFixed(2)}rem` },
-      tower(at, "decoder", t, writes), lines(answer, t), tower(at, "encoder", undefined, look));
-    return [make("div", { class: "inside-machine" }, scrolling("The machine: layers are rows, from below, and positions columns", towers), best(at, t))];
+      tower(at, "decoder", "Decoder: what would come next if the machine ended here", answer.lens),
+      lines(answer, t),
+      tower(at, "encoder", "Encoder: what each position looks at most", looks(answer), row("looked at", look)));
+    return [scrolling("The machine: layers are rows, from below, and positions columns", towers)];
   }
 
-  /** A side of the machine as a table: a row a stage, a column a position. */
-  function tower(at, side, t, top) {
-    const { answer, lang } = at;
-    const rows = streams(answer, side).map((stream, stage) => {
-      const scale = scaleOf(stream);
-      const head = stage ? at.link({ side, layer: stage - 1 }, `Layer ${stage}`) : "embedded";
-      const cells = stream.map((x, i) => make("td", { class: state(i, t) }, tile(x, scale)));
-      return make("tr", {}, make("th", { scope: "row" }, head), ...cells, ...(side === "decoder" ? [would(at, stage, t)] : []));
-    });
-    const tokens = tokensOf(answer, side).map((token, i) => make("th", { scope: "col", class: state(i, t) }, token));
-    const read = make("tr", { class: "inside-tokens", ...lang[side === "encoder" ? 0 : 1] }, make("th", { scope: "row", lang: "en" }, "reads"), ...tokens);
-    const name = side === "encoder" ? "Encoder" : "Decoder";
-    return make("table", {}, make("caption", {}, name), make("tbody", {}, top, ...rows.reverse()), make("tfoot", {}, read));
+  const row = (name, cells, lang = {}) => make("tr", lang, make("th", { scope: "row", lang: "en" }, name), ...cells);
+
+  /** A side of the machine as a table: a row a layer, a column a position; `found` has a token and its share for each. */
+  function tower({ answer, place, lang, link }, side, name, found, ...above) {
+    const isDecoder = side === "decoder";
+    const language = lang[isDecoder ? 1 : 0];
+    const chosen = (i) => (isDecoder && i === place.word.decoder ? " chosen" : "");
+    const cell = ([token, share], i) => {
+      const kind = isDecoder && token === answer.written[i] ? "right" : "";
+      return make("td", { class: `${kind}${chosen(i)}`, style: `--share:${share.toFixed(2)}` }, token, make("small", {}, percent(share)));
+    };
+    const rows = found.map((entries, layer) => row(link({ side, layer }, `Layer ${layer + 1}`), entries.map(cell), language));
+    const tokens = tokensOf(answer, side).map((token, i) => make("th", { scope: "col", class: chosen(i) }, token));
+    return make("table", {}, make("caption", {}, make("span", {}, name)), make("tbody", {}, ...above, ...rows.reverse()), make("tfoot", {}, row("reads", tokens, language)));
   }
 
-  /** What a column is to the step that is shown. */
-  function state(i, t) {
-    if (t === undefined || i < t) return "";
-    return i === t ? "chosen" : "later";
+  /** In each layer of the encoder, the token that each position looks at most, and how much: the mean of the heads. */
+  function looks({ trace, source, layers }) {
+    return Array.from({ length: layers }, (_, n) => trace[`encoder.layers.${n}.self_attention`].weights.map((heads) => {
+      const [mean] = meanOf(heads.map((weights) => [Array.from(weights)]));
+      const s = most(mean);
+      return [source[s], mean[s]];
+    }));
   }
 
   /** Lines from the source, below, to the column of the chosen word. */
@@ -142,27 +138,15 @@
     return svg("svg", { class: "inside-lines", ...view }, ...curves);
   }
 
-  /** What the stream at the chosen position would say if it ended here. */
-  function would({ answer, lang }, stage, t) {
-    const [word, share] = answer.lens[stage][t][0];
-    return make("td", { class: "inside-would", ...lang[1] }, make("b", {}, word), make("span", {}, percent(share)), bar(share));
-  }
-
-  /** The five likeliest next words. */
-  function best({ answer: { lens, written }, lang }, t) {
-    const items = lens.at(-1)[t].map(([word, share]) => make("li", word === written[t] ? { class: "chosen" } : {},
-      make("span", {}, word), bar(share), make("span", {}, percent(share))));
-    return make("div", { class: "inside-best" }, make("p", {}, "The five likeliest next"), make("ol", lang[1], ...items));
-  }
-
   function sayMachine({ answer, place }) {
     const t = place.word.decoder;
     const look = looked(answer, t);
-    const [word, share] = answer.lens.at(-1)[t][0];
+    const [word, share] = answer.lens.at(-1)[t];
     const s = most(look);
     const read = target(answer).slice(0, t + 1).join(" ");
+    const spelled = answer.spelled ? `Read as “${answer.spelled}”. ` : "";
     const ending = t === answer.written.length - 1 ? ` Translation: ${answer.translation}` : "";
-    return `Word ${t + 1} of ${answer.written.length}: the decoder has read “${read}”, looks most at “${answer.source[s]}” (${percent(look[s])}), and writes “${word}” (${percent(share)}).${ending}`;
+    return `${spelled}Word ${t + 1} of ${answer.written.length}: the decoder has read “${read}”, looks most at “${answer.source[s]}” (${percent(look[s])}), and writes “${word}” (${percent(share)}).${ending}`;
   }
 
   // ------------------------------------------------------------------------- A layer
@@ -220,10 +204,9 @@
 
   function sayLayer({ answer, place }) {
     const t = place.word[place.side];
-    const told = sublayers(answer, place.side, place.layer).map(({ words, before, added }) => (
-      `${words} adds a vector of length ${norm(added[t]).toFixed(1)} to a stream of ${norm(before[t]).toFixed(1)}, ${turned(before[t], added[t])}`
-    ));
-    return `At “${tokensOf(answer, place.side)[t]}”: ${told.join("; ")}.`;
+    const parts = sublayers(answer, place.side, place.layer).map(({ words, before, added }) => [words, norm(before[t]), norm(added[t])]);
+    const [words, stream, added] = parts[most(parts.map(([, , added]) => added))];
+    return `At “${tokensOf(answer, place.side)[t]}”, the ${words} adds most: a vector of length ${added.toFixed(1)} to a stream of ${stream.toFixed(1)}.`;
   }
 
   // -------------------------------------------------------------------------- A head
@@ -266,7 +249,7 @@
     { code: "value", shape: "BHSv", lit: ["values"], say: ({ part }) => `What a position hands over: ${from[part]}, times this head’s matrix of values.` },
     { code: "sum", shape: "BHTv", lit: ["weights", "values", "sum"], say: ({ tokens, weights, values, sum }) => {
       const s = most(weights);
-      return `Each value times its weight, added up: the first number is ${signed(weights[s])} × ${signed(values[s][0])} from “${tokens[s]}”, and with the others ${signed(sum[0])}.`;
+      return `Each value times its weight, added up: the first number is ${percent(weights[s])} of ${signed(values[s][0])} from “${tokens[s]}”, and with the others ${signed(sum[0])}.`;
     } },
     { code: "output", shape: "BTD", lit: ["sum", "output"], say: ({ found, added }) => `What the ${found.length} heads found, side by side, times the matrix of the output: a vector of length ${norm(added).toFixed(1)}, which the layer adds to the stream.` },
   ];
@@ -295,12 +278,13 @@
   /** Everything in one table: the query above its keys, scores and weights between, the sum below the values. */
   function matrices({ query, keys, values, scores, weights, sum, tokens, asker }, lit) {
     const scales = { keys: scaleOf([query, ...keys]), values: scaleOf(values) };
+    const first = FIRST[Number(matchMedia("(max-width: 768px)").matches)];
     const kind = (name) => `is-${name}${lit.includes(name) ? " lit" : ""}`;
     const cells = (x, name, scale) => {
-      const shown = x.slice(0, FIRST).map((value) => make("td", { class: kind(name), style: shade(value, scale) }, signed(value)));
-      return x.length > FIRST ? [...shown, make("td", { class: `${kind(name)} dots` }, "…")] : shown;
+      const shown = x.slice(0, first).map((value) => make("td", { class: kind(name), style: shade(value, scale) }, signed(value)));
+      return x.length > first ? [...shown, make("td", { class: `${kind(name)} dots` }, "…")] : shown;
     };
-    const [wideKey, wideValue] = [query, sum].map((x) => Math.min(x.length, FIRST + 1));
+    const [wideKey, wideValue] = [query, sum].map((x) => Math.min(x.length, first + 1));
     const blank = (count) => make("td", { colspan: count, class: "blank" });
     const heading = (name, text, span) => make("th", { scope: "colgroup", colspan: span, class: kind(name) }, text);
     const row = (name, text, ...content) => make("tr", {}, make("th", { scope: "row", class: name && kind(name) }, text), ...content);
@@ -309,7 +293,7 @@
     const names = make("tr", {}, blank(1), heading("keys", "keys", wideKey), heading("scores", "score", 1), heading("weights", "weight", 1), heading("values", "values", wideValue));
     const rows = scores.map((score, s) => row("", tokens[s], ...cells(keys[s], "keys", scales.keys),
       make("td", { class: kind("scores") }, signed(score)),
-      make("td", { class: kind("weights") }, bar(weights[s]), make("span", {}, weights[s].toFixed(2))),
+      make("td", { class: kind("weights") }, bar(weights[s]), make("span", {}, percent(weights[s]))),
       ...cells(values[s], "values", scales.values)));
     const hidden = tokens.slice(scores.length).map((token) => row("", token, blank(wideKey),
       make("td", { class: `hidden ${kind("scores")}` }, "−∞"), make("td", { class: `hidden ${kind("weights")}` }, "0"), blank(wideValue)));

@@ -15,6 +15,7 @@ const live = {}; // what the scripts offer, by file name
   const home = document.currentScript?.src;
   const scripts = {}; // promises, by name
   const workers = {}; // the same, by the model's name
+  const FAST = 5; // megabits a second, with which a model is there before a sentence is typed
   let jobs = 0, fields = 0;
 
   // ------------------------------------------------------------------------- Elements
@@ -39,6 +40,20 @@ const live = {}; // what the scripts offer, by file name
   const inLanguage = (lang) => (lang ? { lang } : {});
   const meanOf = (heads) => heads[0].map((row, i) => row.map((_, j) => heads.reduce((sum, rows) => sum + rows[i][j], 0) / heads.length));
   const scrolling = (label, ...content) => make("div", { class: "live-scroll", role: "region", "aria-label": label, tabindex: 0 }, ...content);
+
+  const SIGNS = [
+    [/^\+/, "a + goes on with the word before"],
+    [/^<s>$/, "<s> stands before the first word"],
+    [/^<\/s>$/, "</s> is the end"],
+    [/^␣$/, "␣ is a space"],
+    [/^0x/, "0x… is a byte of a sign that has no token"],
+  ];
+
+  /** What the signs among some tokens mean, as a sentence, or "". */
+  function signsIn(tokens) {
+    const found = SIGNS.filter(([sign]) => tokens.some((token) => sign.test(token))).map(([, meaning]) => meaning).join(", ");
+    return found && `${found[0].toUpperCase()}${found.slice(1)}.`;
+  }
 
   // -------------------------------------------------------------------------- Scripts
 
@@ -149,34 +164,40 @@ const live = {}; // what the scripts offer, by file name
       submit.textContent = direction.megabytes ? `Load the model (${direction.megabytes} MB) and ${task.toLowerCase()}` : task;
     }
 
-    /** The share that has come is not read out: it changes too often. */
-    const hearFor = ({ megabytes }) => megabytes && ((bytes) => (submit.textContent = `Loading … ${Math.min(100, Math.floor(bytes / (1e4 * megabytes)))}%`));
+    /** The worker of a direction. The share that has come is not read out: it changes too often. */
+    async function prepare(way) {
+      const tell = (bytes) => way === direction && (submit.textContent = `Loading … ${Math.min(100, Math.floor(bytes / (1e4 * way.megabytes)))}%`);
+      const worker = await start(way.model, way.megabytes && tell);
+      way.megabytes = 0;
+      nameSubmit();
+      return worker;
+    }
 
     async function send() {
       const mine = cancel();
       const way = direction;
       const text = field.value.trim();
       el.classList.add("waiting"); // what stands there answers something else
-      if (!text) return say("Type something first.");
       say(way.megabytes ? "Loading the model …" : "Working …");
       try {
-        const worker = await start(way.model, hearFor(way));
-        way.megabytes = 0;
-        nameSubmit();
+        if (!text) throw new Error("Type something first.");
+        const worker = await prepare(way);
         if (mine !== newest) return;
         say("Working …");
         await answer(text, (job, hear) => ask(worker, { text, most: data.most, ...job }, hear));
         el.classList.remove("waiting");
       } catch (error) {
         nameSubmit();
-        if (mine === newest) say(error.message);
+        if (mine !== newest) return;
+        el.classList.add("refused");
+        say(error.message);
       }
     }
 
     /** Whatever was asked for, nobody waits for it any more. */
     function cancel() {
       jobs++;
-      el.classList.remove("waiting");
+      el.classList.remove("waiting", "refused");
       return ++newest;
     }
 
@@ -186,10 +207,14 @@ const live = {}; // what the scripts offer, by file name
       event.preventDefault();
       send();
     };
+    field.onfocus = () => {
+      const { downlink, saveData } = navigator.connection ?? {}; // which not every browser tells
+      if (downlink >= FAST && !saveData) prepare(direction).catch(nameSubmit);
+    };
     return { parts: [ways, form, said], field, turn, send, say, cancel, direction: () => direction };
   }
 
-  Object.assign(live, { make, svg, percent, signed, bar, inLanguage, meanOf, scrolling, load, fieldOf });
+  Object.assign(live, { make, svg, percent, signed, bar, inLanguage, meanOf, signsIn, scrolling, load, fieldOf });
 
   addEventListener("DOMContentLoaded", () => {
     for (const el of document.querySelectorAll("figure[data-module]:has(.live-still)")) {

@@ -10,7 +10,7 @@
 "use strict";
 
 (() => {
-  const { make, svg, percent, bar, inLanguage, meanOf, fieldOf } = live;
+  const { make, svg, percent, bar, inLanguage, meanOf, signsIn, fieldOf } = live;
   const LEAST = 0.02; // weight of a line that is drawn
   const SURE = 0.8; // share of a word that is not underlined
   const UNSURE = 0.5; // and below that it has a wavy line
@@ -18,6 +18,7 @@
   let pictures = 0;
 
   function render({ data, el }) {
+    const result = make("div", { class: "live-result" });
     const stage = make("div", { class: "live-stage" });
     const offer = make("p", { class: "translator-offer", "aria-live": "polite" });
     const choice = make("div", { class: "translator-examples", role: "group", "aria-label": "Examples" });
@@ -30,12 +31,14 @@
 
     function draw(translation) {
       const { languages } = asking.direction();
-      stage.replaceChildren(...comparison(translation, languages), picture(translation, languages, addressOf(translation)));
+      result.replaceChildren(headline(translation, languages));
+      stage.replaceChildren(picture(translation, languages, addressOf(translation)));
       el.classList.remove("waiting");
       if (!translation.done) return;
       const heard = make("span", { class: "heard" }, `Translation: ${translation.steps.at(-1).text} `); // others see it
       const remarks = [verdictOn(translation), translation.note].filter(Boolean).join(" ");
       asking.say(heard, remarks || "Choose a word to see where it came from.");
+      if (languages[0] === "de" && translation.meant) offerInstead("Did you mean ", translation.meant, "?");
     }
 
     /** A function from a word's number to the address that looks inside there. */
@@ -60,21 +63,25 @@
     }
 
     function turned({ languages: [from, to], examples, trials: tried }) {
-      const button = (...content) => make("button", { type: "button" }, ...content);
-      const buttons = examples.map((example) => {
+      const button = (act, ...content) => {
+        const made = make("button", { type: "button" }, ...content);
+        made.onclick = () => {
+          act();
+          form.scrollIntoView({ block: "nearest" }); // the answer comes below it
+        };
+        return made;
+      };
+      choice.replaceChildren(...examples.map((example) => {
+        const show = () => (controls.changes().length ? translate(example.text) : recall(example));
         const gloss = make("small", inLanguage(to), example.gloss);
-        const shown = button(make("span", inLanguage(from), example.text), " ", gloss);
-        shown.onclick = () => (controls.changes().length ? translate(example.text) : recall(example));
-        return shown;
-      });
-      choice.replaceChildren(...buttons);
+        return button(show, make("span", inLanguage(from), example.text), " ", gloss);
+      }));
       trials.replaceChildren(...tried.map(({ name, text, options }) => {
-        const shown = button(name);
-        shown.onclick = () => {
+        const attempt = () => {
           controls.set(options);
           translate(text);
         };
-        return shown;
+        return button(attempt, name);
       }));
       const typed = field.value;
       const isOurs = typed === recalled;
@@ -85,6 +92,7 @@
 
     function translate(text) {
       field.value = text;
+      suggest();
       send();
     }
 
@@ -92,6 +100,7 @@
     function recall(example) {
       asking.cancel();
       field.value = recalled = example.text;
+      suggest();
       draw({ ...example, done: true });
     }
 
@@ -101,25 +110,29 @@
       const language = guess(typed);
       const other = data.directions.find((way) => way !== asking.direction() && way.languages[0] === language);
       offer.replaceChildren();
-      if (!other) return;
-      const button = make("button", { type: "button" }, `Translate from ${other.label}`);
+      if (other) offerInstead(`That looks like ${other.label}. `, `Translate from ${other.label}`, "", other, typed);
+    }
+
+    /** A button, between two pieces of text, that translates something else than what was asked for. */
+    function offerInstead(before, name, after, way = asking.direction(), text = name) {
+      const button = make("button", { type: "button" }, name);
       button.onclick = () => {
-        asking.turn(other);
-        translate(typed);
+        asking.turn(way);
+        translate(text);
       };
-      offer.append(`That looks like ${other.label}. `, button);
+      offer.replaceChildren(before, button, after);
     }
     field.addEventListener("input", suggest);
     controls.element.onchange = () => asking.direction().megabytes || send();
 
     const [ways, form, said] = asking.parts;
-    el.querySelector(".live-still").replaceWith(ways, form, offer, said, stage, choice, experiments);
+    el.querySelector(".live-still").replaceWith(ways, form, offer, result, said, stage, choice, experiments);
     asking.turn(data.directions[0]);
   }
 
   /** Take in what the model tells of a translation. */
-  function grow(translation, { source, rare, step, ended }) {
-    if (source) Object.assign(translation, { source, rare });
+  function grow(translation, { source, spelled, meant, rare, step, ended }) {
+    if (source) Object.assign(translation, { source, spelled, meant, rare });
     if (step) {
       const { maps, ...told } = step;
       translation.steps.push({ ...told, look: meanOf(maps.cross.at(-1)).at(-1) });
@@ -128,9 +141,10 @@
   }
 
   /** What to say of a translation that may be wrong for a reason that the page can see. */
-  function remark({ steps, rare }, ended) {
+  function remark({ steps, spelled, rare }, ended) {
+    const read = spelled ? `Read as “${spelled}”.` : "";
     const doubt = rare.length ? `It has hardly seen what falls into so many pieces: ${rare.slice(0, 3).join(", ")}.` : "";
-    return [doubt, ended ? "" : `It found no end and was stopped after ${steps.length} subwords.`].join(" ").trim();
+    return [read, doubt, ended ? "" : `It found no end and was stopped after ${steps.length} subwords.`].join(" ").trim();
   }
 
   // -------------------------------------------------------------------------- What if
@@ -217,13 +231,14 @@
 
   const compared = ({ usual, steps }) => differences(usual.split(" "), steps.at(-1).text.split(" "));
 
-  /** What the whole model writes, and what the changed one does, with the words marked that differ. */
-  function comparison(translation, [, to]) {
-    if (translation.usual === undefined) return [];
+  /** What was written; of a changed model, below what the whole one writes, with the words marked that differ. */
+  function headline(translation, [, to]) {
+    const { steps, usual: before } = translation;
+    if (before === undefined) return make("p", { class: "translator-text", dir: "auto", ...inLanguage(to) }, ...pieces(steps));
     const marked = (words) => words.flatMap(({ word, odd }) => [odd ? make("mark", {}, word) : word, " "]);
     const [usual, changed] = compared(translation).map((words) => make("dd", { dir: "auto", ...inLanguage(to) }, ...marked(words)));
     const how = translation.changes.map(([name]) => name).join(", ");
-    return [make("dl", { class: "live-lines" }, make("dt", {}, "Whole model"), usual, make("dt", {}, how), changed)];
+    return make("dl", { class: "live-lines" }, make("dt", {}, "Whole model"), usual, make("dt", {}, how), changed);
   }
 
   /** What became of a translation when the model was changed. */
@@ -299,7 +314,7 @@
 
   /** A whole translation: each step has panels, of which those of the chosen one are shown. */
   function picture(translation, languages, addressOf) {
-    const { source, steps, usual, done } = translation;
+    const { source, steps, done } = translation;
     const id = `translation-${++pictures}`;
     const [from, to] = languages.map(inLanguage);
     const panel = (name) => `step step-${name}`;
@@ -319,17 +334,18 @@
     const unsure = [...steps].sort((a, b) => a.share - b.share).slice(0, LEAST_SURE);
     const summary = [make("p", english, "Least sure of"), bars(unsure.map(({ token, share }) => [token, share]))];
     const sample = (share, text) => make("span", { class: doubt(share) }, text);
+    const signs = signsIn([...source, ...steps.map(({ token }) => token)]);
     return make("div", { id, class: "translator-picture" },
       make("style", {}, `#${id} .step{display:none}${rules.join()}{display:block}`),
-      ...(usual === undefined ? [make("p", { class: "translator-text", dir: "auto", ...to }, ...pieces(steps))] : []),
+      make("p", { class: "translator-legend" }, "How sure it was of a word: ",
+        sample(UNSURE, `below ${percent(SURE)}`), ", ", sample(0, `below ${percent(UNSURE)}`), `. ${signs}`),
       make("div", { class: "translator-stage" },
         make("div", { class: "translator-pair" },
           make("ol", { class: "translator-source", ...from, "aria-label": "Source" }, ...source.map((token) => make("li", {}, token))),
           ...steps.map((step, t) => lines(translation, [t], panel(t), looks(step))),
           lines(translation, whole, panel("all"), "Lines from each word to those that it looks at"),
           make("div", { class: "translator-target", ...to, role: "radiogroup", "aria-label": "Translation, word by word" }, ...options)),
-        make("div", { class: "translator-best", ...to }, ...told, make("div", { class: panel("all") }, ...summary))),
-      make("p", { class: "translator-legend" }, "How sure it was of a word: ", sample(UNSURE, `below ${percent(SURE)}`), ", ", sample(0, `below ${percent(UNSURE)}`), "."));
+        make("div", { class: "translator-best", ...to }, ...told, make("div", { class: panel("all") }, ...summary))));
   }
 
   /** A translation as the page records it; `run` does a job at once. */
@@ -339,7 +355,7 @@
     return translation;
   }
 
-  const still = (translation, languages) => [picture({ ...translation, done: true }, languages)];
+  const still = (translation, languages) => [headline(translation, languages), picture({ ...translation, done: true }, languages)];
 
   live.translator = { render, still, record };
 })();

@@ -4,7 +4,7 @@
 "use strict";
 
 (() => {
-  const SCROLLS = "pre, .highlight, .katex-display, figure, .step, .image-box, .player-stage, .output, .output > div, .math, .pst-scrollable-table-container";
+  const SCROLLS = "pre, .highlight, .katex-display, figure, .step, .player-stage, .output, .output > div, .math, .pst-scrollable-table-container";
   const NAMES = [
     ["pre, .highlight", "Code"],
     [".katex-display, .math", "Formula"],

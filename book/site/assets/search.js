@@ -40,13 +40,10 @@ const bookSearch = {}; // what `search_data.js` brings: pages, entries, words, S
     return found.flatMap((word) => (/^[^_]{2,}_/.test(word) ? [word, ...word.split("_")] : [word]));
   }
 
-  function stem(word) {
-    return /^[a-z]+$/.test(word) ? new bookSearch.Stemmer().stemWord(word) : word;
-  }
-
-  const stems = new Map();
+  const stems = new Map(); // there are 60,000 words in the book, and few different ones
   function stemOf(word) {
-    if (!stems.has(word)) stems.set(word, stem(word));
+    if (!/^[a-z]+$/.test(word)) return word;
+    if (!stems.has(word)) stems.set(word, new bookSearch.Stemmer().stemWord(word));
     return stems.get(word);
   }
 
@@ -55,7 +52,7 @@ const bookSearch = {}; // what `search_data.js` brings: pages, entries, words, S
   function prepared() {
     index ??= Promise.all([load("minisearch/minisearch"), load("search_data")]).then(() => {
       const made = new MiniSearch({
-        fields: ["title", "chapter", "text", "code"],
+        fields: ["title", "chapter", "text"],
         tokenize: split,
         processTerm: (word) => (EMPTY.has(word) ? null : stemOf(word)),
       });
@@ -80,10 +77,7 @@ const bookSearch = {}; // what `search_data.js` brings: pages, entries, words, S
       found.push({ words, also: also.filter((word) => !EMPTY.has(word)) });
       rest = [...rest.slice(0, start), null, ...rest.slice(start + words.length)];
     }
-    const empty = new Set([...EMPTY].map(stemOf));
-    const single = rest.filter((word) => word !== null);
-    const full = single.filter((word) => !empty.has(word));
-    for (const word of full.length || found.length ? full : single) found.push({ words: [word], also: [] });
+    for (const word of rest) if (word !== null && !EMPTY.has(word)) found.push({ words: [word], also: [] });
     return found;
   }
 
@@ -95,7 +89,7 @@ const bookSearch = {}; // what `search_data.js` brings: pages, entries, words, S
     const last = stemOf(split(question).at(-1) ?? "");
     const weights = new Map();
     for (const { words, also } of asked) {
-      for (const word of also) weights.set(word, Math.max(0.7, weights.get(word) ?? 0));
+      for (const word of also) if (!weights.has(word)) weights.set(word, 0.7);
       for (const word of words) weights.set(word, 1);
     }
     const search = (fuzzy) =>
@@ -104,7 +98,7 @@ const bookSearch = {}; // what `search_data.js` brings: pages, entries, words, S
         {
           tokenize: (text) => [text],
           processTerm: (word) => word,
-          boost: { title: 4, chapter: 1.2, text: 1, code: 0.3 },
+          boost: { title: 4, chapter: 1.2 },
           boostTerm: (word) => weights.get(word),
           prefix: (word) => word.length > 4 || (typing && word.length > 1 && word === last),
           fuzzy,
@@ -125,7 +119,7 @@ const bookSearch = {}; // what `search_data.js` brings: pages, entries, words, S
         named += Math.max(share(words, titled), share(also, titled)) / asked.length;
       }
       // MiniSearch multiplies by the number of words that match, but several may mean the same
-      const value = (score / queryTerms.length) * covered ** 3 * named * standing(entry, own);
+      const value = (score / queryTerms.length) * covered ** 3 * named * standing(entry);
       return { entry, terms: terms.filter((term) => own.some((word) => term.startsWith(word))), score: value };
     });
     return ranked.sort((a, b) => b.score - a.score);
@@ -134,12 +128,9 @@ const bookSearch = {}; // what `search_data.js` brings: pages, entries, words, S
   const share = (words, held) => words.filter((word) => held.has(word)).length / (words.length || 1);
 
   /** Sections come first; what stands aside, and a list of names, later. */
-  function standing({ kind, title, number }, words) {
-    if (kind === "name") return 0.35;
-    if (ASIDE.has(title)) return 0.35;
-    const own = split(title).map(stemOf);
-    const exact = own.length === words.length && own.every((word) => words.includes(word));
-    return (kind === "term" ? 0.8 : number ? 1 : 0.7) * (exact ? 1.5 : 1);
+  function standing({ kind, title, number }) {
+    if (kind === "name" || ASIDE.has(title)) return 0.35;
+    return kind === "section" && number ? 1 : 0.7;
   }
 
   const address = ({ page, anchor }) => bookSearch.pages[page].address + (anchor ? `#${anchor}` : "");

@@ -1,0 +1,369 @@
+"""Write the notebooks for readers, in plain Markdown, which Jupyter, Colab and GitHub show alike.
+
+`readers` is the book with its outputs. In the `workbook`, what a reader is to write is blank, and
+the solutions are gone; `--solutions` writes the teacher's copy. A notebook that somebody has
+changed is kept.
+"""
+
+import ast
+import hashlib
+import json
+import re
+import sys
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from pprint import pformat
+from typing import Any
+from urllib.parse import urljoin
+
+import nbformat
+import yaml
+from nbformat import NotebookNode
+from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+
+from tools.chapters import (
+    KERNEL,
+    ROOT,
+    Chapter,
+    chapters,
+    hiding_metadata,
+    selected,
+    with_stable_ids,
+)
+from tools.command import command_line
+from tools.package import PACKAGE, project
+from tools.problem import ProblemError
+from tools.reading import GUARDS
+
+# In MyST Markdown
+BOX = re.compile(r"^:::\{([\w-]+)\} ?(.*)\n(?::class:.*\n)?((?:.*\n)*?):::$", re.M)
+CITATION = re.compile(r"\{cite:([tp])\}`([^`]+)`")
+REFERENCE = re.compile(r"\{(numref|eq)\}`([^`]+)`")
+EQUATION = re.compile(r"\$\$ \((eq-[\w-]+)\)")
+LINK = re.compile(r"\]\((?=[\w./-]+\.(?:ipynb|md)\b|#)([^)]+)\)")
+
+WORK = re.compile(r"^@\w+\{(\w+),\n(.*?)^\}", re.M | re.S)
+ACCENTS = {r"{\'c}": "ć", r"{\"u}": "ü"}  # of authors whom the text names
+PARTS = {  # what a reader of the workbook writes, and what `check` calls it
+    "attention": "attention",
+    "causal_mask": "causal_mask",
+    "padding_mask": "padding_mask",
+    "MultiHeadAttention": "multi_head_attention",
+    "FeedForward": "feed_forward",
+    "Embedding": "embedding",
+    "sinusoid": "positions",
+    "layer_norm": "layer_norm",
+    "learning_rate": "learning_rate",
+    "length_penalty": "length_penalty",
+}
+SOLUTION = "Show the solution"
+DATA = {"multi30k": "Multi30k", "treebank": "the sample of the Penn Treebank"}
+DOWNLOAD = "*This lesson downloads {}, once, when a cell first asks for it.*"
+ON_GRAMMAR = {"15"}  # lessons that teach the same on sentences of the book's grammar
+OFFLINE = """
+from annotated_transformer import own_data
+from annotated_transformer.synchronous_grammar import grammar
+
+try:
+    own_data.multi30k("train")
+except own_data.MissingData:
+    print("No network: sentences of the book's grammar take the place of the captions,")
+    print("so your numbers will differ from those in the text.")
+    drawn = grammar(30_000)
+    own_data.multi30k = lambda split: drawn[:29_000] if split == "train" else drawn[29_000:]
+"""
+FIRST_CELL = """\
+#@title Run this first: it finds the book's code, and in Colab fetches it
+import os, shlex, sys
+from importlib.util import find_spec
+
+url = "{url}"
+needs = {needs}
+lacks = [package for module, package in needs.items() if not find_spec(module)]
+if "google.colab" in sys.modules:
+    fetch = f"(test -e /book/book || git clone -q --depth 1 {{url}} /book)"
+    if lacks:
+        fetch += " && pip install -q " + " ".join(map(shlex.quote, lacks))
+    print("Fetching the book and what this lesson needs ...")
+    if os.system(fetch):
+        sys.exit("The download failed. Check the network, then run this cell again.")
+    lacks = []
+up = [r for r in ("/book", "..", "../..", ".") if os.path.exists(r + "/book/figures.py")]
+if not up:
+    sys.exit(f"This needs the book's code: git clone {{url}}, and in its folder, make lab")
+if lacks:
+    sys.exit(f"Missing: {{', '.join(lacks)}}. Take the kernel of .venv, which make lab fills.")
+sys.path.insert(0, up[0])
+print("Ready.")
+"""
+CHECKER = '''
+
+
+def checked(part, yours, ours, last={}):
+    """Return what you wrote last if it is right, else the book's."""
+    from annotated_transformer import check
+
+    if yours is not ours:
+        last[part] = yours
+    verdict = check(part, last[part])
+    print(verdict if verdict else f"{verdict} Until it is right, the book's is used.")
+    return last[part] if verdict else ours
+'''
+
+
+@dataclass(frozen=True)
+class Book:
+    """What texts refer to: addresses, numbers of figures and equations, cited works."""
+
+    site: str
+    repository: str
+    numbers: dict[str, tuple[str, str]]  # label -> number, address on the site
+    works: dict[str, tuple[str, str]]  # key -> authors, year
+
+
+def read_book(root: Path = ROOT) -> Book:
+    """Number the figures and equations of each chapter, as the site does; read the works."""
+    config = yaml.safe_load((root / "_config.yml").read_text(encoding="utf-8"))
+    site = config["html"]["baseurl"]
+    numbers = {}
+    for chapter in chapters(root):
+        counts: Counter[str] = Counter()
+        for label in labels(chapter.read_script()):
+            kind = label.partition("-")[0]
+            counts[kind] += 1
+            anchor = f"equation-{label}" if kind == "eq" else label
+            numbers[label] = (
+                f"{chapter.number.lstrip('0')}.{counts[kind]}",
+                f"{site}notebooks/{chapter.script.stem}.html#{anchor}",
+            )
+    entries = WORK.findall((root / "book/references.bib").read_text(encoding="utf-8"))
+    works = {key: authors_and_year(entry) for key, entry in entries}
+    return Book(site, config["repository"]["url"], numbers, works)
+
+
+def labels(notebook: NotebookNode) -> list[str]:
+    """Return the labels of figures, `fig-…`, and equations, `eq-…`, in order."""
+    found = []
+    for cell in notebook.cells:
+        if cell.cell_type == "markdown":
+            running = re.findall(r"^:::\{what-if\} (\w+)$", cell.source, re.M)
+            found += [f"fig-what-if-{name}" for name in running]
+            found += EQUATION.findall(cell.source)
+        elif "figure" in settings(cell):
+            found.append(settings(cell)["figure"]["name"])
+    return found
+
+
+def settings(cell: NotebookNode) -> dict[str, Any]:
+    """Return what a cell tells the site: its figure, the words of its fold."""
+    return dict(cell.metadata.get("mystnb", {}))
+
+
+def authors_and_year(entry: str) -> tuple[str, str]:
+    """Return the authors of a work, as a text names them, and its year."""
+    fields = dict(re.findall(r"(author|year) = \{(.+)\}", entry))
+    for accented, letter in ACCENTS.items():
+        fields["author"] = fields["author"].replace(accented, letter)
+    authors = fields["author"].split(" and ")
+    names = [author.partition(",")[0].strip("{}") for author in authors]
+    if len(names) > 2:
+        return f"{names[0]} et al.", fields["year"]
+    return " and ".join(names), fields["year"]
+
+
+# Text
+
+
+def plain_markdown(text: str, page: str, book: Book, solutions: bool = True) -> str:
+    """Return the text of a page in plain Markdown; `page` is its address on the site."""
+
+    def reference(match: re.Match[str]) -> str:
+        label, address = book.numbers[match[2]]
+        word = "figure" if match[1] == "numref" else "equation"
+        if re.search(r"(^|[\n.?)] ?)$", text[: match.start()]):
+            word = word.capitalize()
+        return f"[{word} {label}]({address})"
+
+    def citation(match: re.Match[str]) -> str:
+        works = []
+        for key in match[2].split(","):
+            authors, year = book.works[key.strip()]
+            name = f"{authors} ({year})" if match[1] == "t" else f"{authors}, {year}"
+            works.append(f"[{name}]({book.site}book/bibliography.html)")
+        return "; ".join(works) if match[1] == "t" else f"({'; '.join(works)})"
+
+    def link(match: re.Match[str]) -> str:
+        return f"]({urljoin(page, re.sub(r'[.](ipynb|md)', '.html', match[1]))})"
+
+    def number(match: re.Match[str]) -> str:
+        return rf"\tag{{{book.numbers[match[1]][0]}}} $$"
+
+    def box(match: re.Match[str]) -> str:
+        kind, title, content = match[1], match[2], match[3].strip()
+        if title.startswith("Solution") and not solutions:
+            return ""
+        if kind == "admonition":
+            return f"<details>\n<summary>{title}</summary>\n\n{content}\n\n</details>"
+        if kind == "what-if":
+            content = f"**Figure {book.numbers[f'fig-what-if-{title}'][0]}.** {content}"
+        return re.sub(r"^", "> ", content, flags=re.M)
+
+    written = CITATION.sub(citation, REFERENCE.sub(reference, text))
+    written = BOX.sub(box, LINK.sub(link, written))
+    return EQUATION.sub(number, written).strip()
+
+
+# Cells
+
+
+def edition(
+    chapter: Chapter, book: Book, parts: dict[str, str], solutions: bool = True
+) -> NotebookNode:
+    """Return a chapter in plain Markdown; below each part, by its name, stands its check.
+
+    Without solutions, the parts are blank.
+    """
+    page = f"{book.site}notebooks/{chapter.script.stem}.html"
+    module = f"{PACKAGE}.{chapter.module}"
+    cells: list[NotebookNode] = []
+    for cell in chapter.paired().cells[1:]:
+        if cell.cell_type == "markdown":
+            text = plain_markdown(cell.source, page, book, solutions)
+            for name in cell.metadata.get("needs", []):
+                text += "\n\n" + DOWNLOAD.format(DATA[name])
+            cells.append(new_markdown_cell(text))
+            continue
+        is_solution = settings(cell).get("code_prompt_show") == SOLUTION
+        if cell.source.startswith(GUARDS) or (is_solution and not solutions):
+            continue
+        source, names = cell.source, []
+        for node in ast.parse(source).body:
+            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in parts:
+                names.append(node.name)
+                source = source if solutions else blank(source, node)
+        cells.append(code_cell(source, cell, outputs=[] if parts else cell.outputs))
+        if figure := settings(cell).get("figure"):
+            number, _ = book.numbers[figure["name"]]
+            caption = plain_markdown(figure["caption"], page, book)
+            cells.append(new_markdown_cell(f"**Figure {number}.** {caption}"))
+        for name in names:
+            check = f'{name} = checked("{parts[name]}", {name}, {module}.{name})'
+            cells.append(new_code_cell(f"import {module}\n\n{check}"))
+    needs = pformat(packages(cells), sort_dicts=False)
+    first = FIRST_CELL.format(url=book.repository, needs=needs)
+    first += OFFLINE * (chapter.number in ON_GRAMMAR) + CHECKER * bool(parts)
+    metadata = hiding_metadata(new_code_cell(metadata={"tags": ["hide-input"]}))
+    cells.insert(0, new_code_cell(first.strip(), metadata=metadata))
+    return with_stable_ids(new_notebook(metadata=KERNEL, cells=cells))
+
+
+def blank(source: str, part: ast.FunctionDef | ast.ClassDef) -> str:
+    """Leave of a function, or of a class's `forward`, the signature and the docstring."""
+    function = part
+    if isinstance(part, ast.ClassDef):
+        methods = [node for node in part.body if isinstance(node, ast.FunctionDef)]
+        function = next(node for node in methods if node.name == "forward")
+    first = function.body[0]
+    start = first.end_lineno if ast.get_docstring(function) else first.lineno - 1
+    lines = source.splitlines()
+    lines[start : function.end_lineno] = [" " * first.col_offset + "...  # yours"]
+    return "\n".join(lines)
+
+
+def code_cell(
+    source: str, cell: NotebookNode, outputs: list[NotebookNode]
+) -> NotebookNode:
+    """Return a code cell with a title, if it is closed, and its figures as pictures."""
+    metadata = hiding_metadata(cell)
+    if metadata:
+        source = f"#@title {title(cell)}\n{source}"
+    for output in outputs:
+        if "image/png" in output.get("data", {}):
+            output.data.pop("text/html", None)  # drawings, which GitHub doesn't show
+    return new_code_cell(source, metadata=metadata, outputs=outputs)
+
+
+def title(cell: NotebookNode) -> str:
+    """Name a closed cell."""
+    if words := settings(cell).get("code_prompt_show"):
+        return str(words).removeprefix("Show the ").capitalize()
+    statements = ast.parse(cell.source).body
+    if all(isinstance(node, ast.Import | ast.ImportFrom) for node in statements):
+        return "Imports"
+    if not cell.outputs:
+        return "Code for the cells below"
+    drawn = cell.outputs[0].output_type == "display_data"
+    return "Code of the figure" if drawn else "Code of what it prints"
+
+
+def packages(cells: list[NotebookNode]) -> dict[str, str]:
+    """Return what a lesson needs, by module: what the package does, and what cells import."""
+    code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
+    imports = set(re.findall(r"^ *(?:from|import) (\w+)", code, re.M))
+    if "book" in imports:  # its figures
+        imports |= {"altair", "vl_convert"}
+    lines = (ROOT / "tools/requirements/notebooks.txt").read_text(encoding="utf-8")
+    extra = {module_of(line): line for line in lines.split()}
+    own = project(ROOT)["project"]["dependencies"]
+    needs = {module_of(requirement): requirement for requirement in own}
+    return needs | {module: extra[module] for module in extra if module in imports}
+
+
+def module_of(requirement: str) -> str:
+    """Return the name under which a package is imported."""
+    return re.sub(r"(-python)?(>=.*)?$", "", requirement).replace("-", "_")
+
+
+# Files
+
+
+def digest(notebook: NotebookNode) -> str:
+    """Return the hash of what a reader may change: text, code and outputs."""
+    cells = [[cell.source, cell.get("outputs")] for cell in notebook.cells]
+    return hashlib.sha256(json.dumps(cells, sort_keys=True).encode()).hexdigest()
+
+
+def write(notebook: NotebookNode, path: Path) -> bool:
+    """Write a notebook, unless somebody has changed the one that is there; True if written."""
+    if path.exists():
+        there = nbformat.read(path, as_version=4)
+        if there.metadata.get("written") != digest(there):
+            return False
+    notebook.metadata["written"] = digest(notebook)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(nbformat.writes(notebook) + "\n", encoding="utf-8")
+    return True
+
+
+def main() -> None:
+    """Write an edition into its folder."""
+    parser = command_line("tools.editions", __doc__)
+    parser.add_argument("kind", choices=["readers", "workbook"])
+    parser.add_argument("names", nargs="*", help="03_attention, 3 or attention")
+    parser.add_argument("--solutions", action="store_true", help="for the teacher")
+    arguments = parser.parse_intermixed_args()  # options may come first
+    folder = ROOT / "_build" / arguments.kind
+    if arguments.solutions:
+        folder = folder.with_name("solutions")
+    try:
+        selection = selected(arguments.names) or chapters()
+    except ProblemError as error:
+        sys.exit(f"nothing written\n{error}")
+    is_workbook = arguments.kind == "workbook"
+    if is_workbook:
+        selection = [chapter for chapter in selection if not chapter.appendix]
+    parts = PARTS if is_workbook else {}
+    book = read_book()
+    kept = []
+    for chapter in selection:
+        notebook = edition(chapter, book, parts, arguments.solutions or not is_workbook)
+        if not write(notebook, folder / chapter.notebook.name):
+            kept.append(chapter.script.stem)
+    print(f"The notebooks are in {folder.relative_to(ROOT)}.")
+    if kept:
+        print("You have changed these, so they stay as they are:", ", ".join(kept))
+
+
+if __name__ == "__main__":
+    main()
