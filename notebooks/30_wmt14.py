@@ -108,7 +108,7 @@ if CHECKING:
         ("everyday-de-en", "tatoeba", 0.6, 1728, 54.2),
         ("everyday-en-de", "tatoeba", 0.6, 1733, 43.5),
     ):
-        card = f"{up[0]}/annotated_transformer/pretrained/{name}/evaluation.jsonl"
+        card = f"../annotated_transformer/pretrained/{name}/evaluation.jsonl"
         wanted = {"seed": 0, "set": part, "alpha": alpha, "beam": 4}
         scored = map(json.loads, Path(card).read_text().splitlines())
         [found] = [r for r in scored if wanted.items() <= r.items()]
@@ -176,7 +176,7 @@ def shell(line):
 
 
 # %% tags=["remove-cell"]
-os.environ["PYTHONPATH"] = str(Path(up[0]).resolve())
+os.environ["PYTHONPATH"] = str(Path("..").resolve())
 os.environ["OMP_NUM_THREADS"] = "1"
 
 # %%

@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("vl_convert")
 
-from book import figures
+from book import figures, machine
 from tools.chapters import ROOT, chapters, code_sources
 
 CSS = (ROOT / "book" / "site" / "assets" / "book.css").read_text(encoding="utf-8")
@@ -119,3 +119,20 @@ def test_a_signed_matrix_has_no_color_at_zero():
         "value": figures.AMBER,
     }
     assert cells["fill"]["value"] == figures.PLUM
+
+
+def test_the_map_is_the_drawing():
+    """Of `python -m book.machine`; it opens the chapters of its parts, and only these."""
+    drawn = machine.write_map()
+    assert machine.MAP.read_text(encoding="utf-8") == drawn
+    opened = set(re.findall(r'href="\.\./notebooks/(\w+)\.html"', drawn))
+    lit = {c.module for c in chapters() if c.script.stem in opened}
+    assert len(opened) == len(machine.CHAPTERS) == len(lit) and lit <= set(machine.SAYS)
+
+
+def test_panels_stack_and_speak_once():
+    """Each panel is a drawing of its own, and one of them says what all show."""
+    panel = figures.heatmap([[1.0, 0.5]], ["a"], ["b", "c"], marked=[(0, 1)])
+    drawn, _ = figures.draw([panel, panel], "the finding")
+    assert drawn.count("<svg ") == 2 and "flex-wrap:wrap" in drawn
+    assert drawn.count("the finding") == 1 and drawn.count('aria-hidden="true"') == 1

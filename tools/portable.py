@@ -1,5 +1,5 @@
-"""Run the notebooks as other machines would: with other kernels, other threads, other first weights;
-and once as a reader does, without guards.
+"""Run the notebooks as other machines would: with other kernels, threads and first weights; and
+once as a reader does, without guards.
 
 A model that trains on a page comes out a little different on each processor, and from there ever
 more different. What a page says of it must hold all the same. Each setting below runs all notebooks

@@ -124,7 +124,7 @@ def test_each_trial_bites(open_figure, name):
     for trial in extension.TRIALS[extension.MODELS[name]]:
         figure.get_by_role("button", name=trial.name).click()
         figure.page.locator(WHOLE).first.wait_for(timeout=60_000)
-        figure.locator(".live-stage dt").nth(1).wait_for()
+        figure.locator(".live-result dt").nth(1).wait_for()
         if "temperature" not in trial.options:
             assert figure.locator("mark").count()
             said = figure.locator(".live-said").inner_text()

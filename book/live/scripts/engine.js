@@ -80,10 +80,9 @@ function engine() {
     const isInCapitals = /\p{Lu}{2}/u.test(text) && !/\p{Ll}/u.test(text);
     if (!isInCapitals) return text;
     return respell(tokenizer, text, (word, encode) => {
-      const [small, capital] = inBothCases(word.toLowerCase());
-      const [one, other] = [encode(small), encode(capital)];
-      const isSmall = one.length === other.length ? one.at(-1) < other.at(-1) : one.length < other.length;
-      return isSmall ? small : capital;
+      const spellings = inBothCases(word.toLowerCase()).map((spelling) => [spelling, encode(spelling)]);
+      const [[best]] = spellings.sort(([, a], [, b]) => a.length - b.length || a.at(-1) - b.at(-1));
+      return best;
     });
   }
 

@@ -8,7 +8,6 @@
 
 (() => {
   const { make, svg, percent, signed, bar, meanOf, scrolling } = live;
-  const SHADES = 4; // of a number in a tile, on each side of zero
   const LEAST = 0.02; // weight of a line or a cell that is drawn
   const FIRST = [6, 2]; // dimensions of a head that are shown, and on a phone
   const STRONGEST = 12; // units of a network that are listed
@@ -30,35 +29,21 @@
   const degrees = (x, y) => (Math.acos(Math.max(-1, Math.min(1, dot(x, y) / (norm(x) * norm(y) || 1)))) * 180) / Math.PI;
   const most = (weights) => weights.reduce((best, weight, s) => (weight > weights[best] ? s : best), 0);
 
-  /** The size that has the strongest colour: this share of the numbers that are not zero are below it. */
-  function scaleOf(vectors, share = 0.95) {
+  /** The size that has the strongest colour: all but one in twenty of the numbers that are not zero are below it. */
+  function scaleOf(vectors) {
     const sizes = vectors.flatMap((x) => Array.from(x, Math.abs)).filter((size) => size > 0).sort((a, b) => a - b);
-    return sizes[Math.floor(share * sizes.length)] || 1;
+    return sizes[Math.floor(0.95 * sizes.length)] || 1;
   }
 
-  /** Numbers as cells, purple above zero and orange below, the stronger the further; twice as wide as high, or a square. */
-  function tile(numbers, scale) {
-    const wide = 2 ** Math.ceil(Math.log2(numbers.length) / 2);
-    const shades = {};
-    numbers.forEach((value, i) => {
-      const level = Math.min(SHADES, Math.round((SHADES * Math.abs(value)) / scale));
-      if (!level) return;
-      const name = `${value < 0 ? "minus" : "plus"}-${level}`;
-      shades[name] = `${shades[name] ?? ""}M${i % wide} ${Math.floor(i / wide)}h1`;
-    });
-    const paths = Object.entries(shades).map(([name, d]) => svg("path", { class: name, d }));
-    const view = { viewBox: `0 -0.5 ${wide} ${Math.ceil(numbers.length / wide)}`, "aria-hidden": "true", preserveAspectRatio: "none" };
-    return svg("svg", { class: "inside-tile", ...view }, ...paths);
-  }
-
-  /** A ground for a number in the same colours. */
+  /** A ground for a number: purple above zero and orange below, the stronger the further. */
   function shade(value, scale) {
     const share = Math.min(1, Math.abs(value) / scale);
     return `--shade:var(--inside-${value < 0 ? "minus" : "plus"});--share:${share.toFixed(2)}`;
   }
 
-  function vector(x, scale, name, about) {
-    return make("div", {}, tile(x, scale), make("p", {}, make("b", {}, name), " ", about));
+  /** The length of a vector as a bar, and what to say of it. */
+  function vector(x, longest, name, about = "") {
+    return make("div", {}, bar(norm(x) / longest), make("p", {}, make("b", {}, name), ` length ${norm(x).toFixed(1)}${about}`));
   }
 
   // --------------------------------------------------------------------- Parts and places
@@ -156,18 +141,18 @@
     const { answer, place } = at;
     const t = place.word[place.side];
     const parts = sublayers(answer, place.side, place.layer);
-    const scale = scaleOf(parts.flatMap(({ before, added, after }) => [before[t], added[t], after[t]]));
+    const longest = Math.max(...parts.flatMap(({ before, added, after }) => [before[t], added[t], after[t]].map(norm)));
     const sections = parts.map((sublayer) => {
       const { part, words, inner, before, added, after } = sublayer;
       const [x, y, z] = [before[t], added[t], after[t]];
-      const sum = at.pre_norm ? ["sum", ""] : ["sum, normalized", `, turned by ${degrees(x, z).toFixed(0)}°`];
+      const sum = at.pre_norm ? ["sum"] : ["sum, normalized", `, turned by ${degrees(x, z).toFixed(0)}°`];
       return make("section", { class: "inside-sublayer" },
         make("p", { class: "inside-words" }, words[0].toUpperCase() + words.slice(1)),
-        make("div", {}, part === "network" ? firing(at, inner.hidden[t], inner.hidden) : heads(at, part, inner.weights, t),
+        make("div", {}, part === "network" ? firing(at, inner.hidden[t]) : heads(at, part, inner.weights, t),
           make("div", { class: "inside-sum" },
-            vector(x, scale, "the stream", `length ${norm(x).toFixed(1)}`), make("span", {}, "+"),
-            vector(y, scale, "what it adds", `length ${norm(y).toFixed(1)}, ${turned(x, y)}`), make("span", {}, "→"),
-            vector(z, scale, sum[0], `length ${norm(z).toFixed(1)}${sum[1]}`))));
+            vector(x, longest, "the stream"), make("span", {}, "+"),
+            vector(y, longest, "what it adds", `, ${turned(x, y)}`), make("span", {}, "→"),
+            vector(z, longest, ...sum))));
     });
     return [make("div", {}, ...sections.reverse())];
   }
@@ -301,25 +286,31 @@
     return make("table", { class: "inside-matrices" }, make("thead", {}, asks, names), make("tbody", {}, ...rows, ...hidden), make("tfoot", {}, added));
   }
 
-  /** What all heads found, side by side, and what the output makes of it. */
+  /** How long what each head found is, and what the output makes of all. */
   function joined(head, { found, added }, lit) {
-    const scale = scaleOf(found);
-    const tiles = found.map((x, h) => make("div", h === head ? { class: "chosen" } : {}, vector(x, scale, `Head ${h + 1}`, "")));
-    return make("div", { class: `inside-join inside-sum${lit.includes("output") ? " lit" : ""}` }, ...tiles,
-      make("span", {}, "→"), vector(added, scaleOf([added]), "added", "to the stream"));
+    const longest = Math.max(...[...found, added].map(norm));
+    const bars = [...found.map((x, h) => vector(x, longest, `Head ${h + 1}`)), make("span", {}, "→"), vector(added, longest, "added")];
+    bars[head].className = "chosen";
+    return make("div", { class: `inside-sum inside-join${lit.includes("output") ? " lit" : ""}` }, ...bars);
   }
 
   const sayHead = (at) => stepsOf(at.place)[at.place.step].say({ ...valuesOf(at), part: at.place.part });
 
   // ----------------------------------------------------------------------- A network
 
-  const FAINT = 0.3; // units are few: all but the weakest third have the strongest colour
-
   const ordered = (values) => Array.from(values, (value, unit) => [value, unit]).filter(([value]) => value > 0).sort(([a], [b]) => b - a);
   const firingOf = (units) => `${ordered(units).length || "none"} of ${units.length} units fire`;
 
-  function firing(at, units, all) {
-    const link = at.link({ part: "network", head: undefined }, tile(units, scaleOf(all, FAINT)), firingOf(units));
+  /** The units of a network as cells, twice as wide as high or a square: those that fire are colored. */
+  function tile(units) {
+    const wide = 2 ** Math.ceil(Math.log2(units.length) / 2);
+    const cells = ordered(units).map(([, unit]) => `M${unit % wide} ${Math.floor(unit / wide)}h1`);
+    const view = { viewBox: `0 -0.5 ${wide} ${Math.ceil(units.length / wide)}`, "aria-hidden": "true", preserveAspectRatio: "none" };
+    return svg("svg", { class: "inside-tile", ...view }, svg("path", { d: cells.join("") }));
+  }
+
+  function firing(at, units) {
+    const link = at.link({ part: "network", head: undefined }, tile(units), firingOf(units));
     return make("div", { class: "inside-firing" }, link);
   }
 
@@ -337,7 +328,7 @@
     const names = ["unit", "fires with", ...(known ? [`in other sentences, it fires most ${side === "encoder" ? "at" : "before"}`] : [])];
     const head = make("tr", {}, ...names.map((name) => make("th", { scope: "col" }, name)));
     const table = make("table", { class: "inside-units" }, make("thead", {}, head), make("tbody", {}, ...rows));
-    return [make("div", { class: "inside-network" }, vector(here, scaleOf(hidden, FAINT), "all units, cut at zero:", firingOf(here)), scrolling("The units that fire most", table))];
+    return [make("div", { class: "inside-network" }, tile(here), scrolling("The units that fire most", table))];
   }
 
   function sayNetwork({ answer, place: { side, layer, word } }) {

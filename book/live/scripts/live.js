@@ -41,20 +41,6 @@ const live = {}; // what the scripts offer, by file name
   const meanOf = (heads) => heads[0].map((row, i) => row.map((_, j) => heads.reduce((sum, rows) => sum + rows[i][j], 0) / heads.length));
   const scrolling = (label, ...content) => make("div", { class: "live-scroll", role: "region", "aria-label": label, tabindex: 0 }, ...content);
 
-  const SIGNS = [
-    [/^\+/, "a + goes on with the word before"],
-    [/^<s>$/, "<s> stands before the first word"],
-    [/^<\/s>$/, "</s> is the end"],
-    [/^␣$/, "␣ is a space"],
-    [/^0x/, "0x… is a byte of a sign that has no token"],
-  ];
-
-  /** What the signs among some tokens mean, as a sentence, or "". */
-  function signsIn(tokens) {
-    const found = SIGNS.filter(([sign]) => tokens.some((token) => sign.test(token))).map(([, meaning]) => meaning).join(", ");
-    return found && `${found[0].toUpperCase()}${found.slice(1)}.`;
-  }
-
   // -------------------------------------------------------------------------- Scripts
 
   /** Load a script that lies beside this one, once; give what it offers. `hear` is told how many bytes have come. */
@@ -214,7 +200,7 @@ const live = {}; // what the scripts offer, by file name
     return { parts: [ways, form, said], field, turn, send, say, cancel, direction: () => direction };
   }
 
-  Object.assign(live, { make, svg, percent, signed, bar, inLanguage, meanOf, signsIn, scrolling, load, fieldOf });
+  Object.assign(live, { make, svg, percent, signed, bar, inLanguage, meanOf, scrolling, load, fieldOf });
 
   addEventListener("DOMContentLoaded", () => {
     for (const el of document.querySelectorAll("figure[data-module]:has(.live-still)")) {

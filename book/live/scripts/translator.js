@@ -10,11 +10,12 @@
 "use strict";
 
 (() => {
-  const { make, svg, percent, bar, inLanguage, meanOf, signsIn, fieldOf } = live;
+  const { make, svg, percent, bar, inLanguage, meanOf, fieldOf } = live;
   const LEAST = 0.02; // weight of a line that is drawn
   const SURE = 0.8; // share of a word that is not underlined
   const UNSURE = 0.5; // and below that it has a wavy line
   const LEAST_SURE = 5; // words that are listed beside a whole translation
+  const SIGNS = { "+": "goes on with the word before", "</s>": "is the end", "␣": "is a space", "0x": "is a byte of a sign that has no token" };
   let pictures = 0;
 
   function render({ data, el }) {
@@ -334,11 +335,12 @@
     const unsure = [...steps].sort((a, b) => a.share - b.share).slice(0, LEAST_SURE);
     const summary = [make("p", english, "Least sure of"), bars(unsure.map(({ token, share }) => [token, share]))];
     const sample = (share, text) => make("span", { class: doubt(share) }, text);
-    const signs = signsIn([...source, ...steps.map(({ token }) => token)]);
+    const tokens = [...source, ...steps.map(({ token }) => token)];
+    const signs = Object.entries(SIGNS).filter(([sign]) => tokens.some((token) => token.startsWith(sign)));
     return make("div", { id, class: "translator-picture" },
       make("style", {}, `#${id} .step{display:none}${rules.join()}{display:block}`),
       make("p", { class: "translator-legend" }, "How sure it was of a word: ",
-        sample(UNSURE, `below ${percent(SURE)}`), ", ", sample(0, `below ${percent(UNSURE)}`), `. ${signs}`),
+        sample(UNSURE, `below ${percent(SURE)}`), ", ", sample(0, `below ${percent(UNSURE)}`), `. Signs: ${signs.map((sign) => sign.join(" ")).join(", ")}.`),
       make("div", { class: "translator-stage" },
         make("div", { class: "translator-pair" },
           make("ol", { class: "translator-source", ...from, "aria-label": "Source" }, ...source.map((token) => make("li", {}, token))),
