@@ -493,15 +493,15 @@ def test_the_address_is_filled_in(book):
 
 
 def test_launch_buttons_open_the_notebook(book):
-    """Colab and Binder get the address of this very notebook."""
+    """Colab and Binder get the address of this very notebook, as readers have it."""
     links = {
         tag.get("href", "")
         for tag in page(book, "notebooks/07_adding.html").find_all("a")
     }
     name = ADDRESS.removeprefix("https://github.com/")
     colab = "https://colab.research.google.com/github"
-    assert f"{colab}/{name}/blob/main/notebooks/07_adding.ipynb" in links
-    binder = f"https://mybinder.org/v2/gh/{name}/main?urlpath=lab/tree/notebooks/07_adding.ipynb"
+    assert f"{colab}/{name}/blob/readers/notebooks/07_adding.ipynb" in links
+    binder = f"https://mybinder.org/v2/gh/{name}/readers?urlpath=lab/tree/notebooks/07_adding.ipynb"
     assert binder in links and ADDRESS in links
 
 

@@ -1,20 +1,16 @@
 """Script, notebook and package are the same: what the tools write, and what they refuse."""
 
 import ast
-import os
 import re
 import shutil
-import subprocess
-import sys
 from functools import partial
 from pathlib import Path
 
 import jupytext
 import nbformat
 import pytest
-import yaml
 
-from tools.chapters import ROOT, Chapter, chapters, selected
+from tools.chapters import Chapter, chapters, selected
 from tools.check import check_book
 from tools.execute import execute, needs_execution, take_over_text
 from tools.export import generate, written
@@ -368,30 +364,8 @@ def test_scripts_are_as_jupytext_writes_them(chapter):
     assert written.split("# ---\n")[-1].lstrip() == text  # behind a header
 
 
-def first_cell(chapter: Chapter) -> str:
-    text = chapter.script.read_text("utf-8")
-    return text.partition("# %% [markdown]")[0].strip()
-
-
 def test_the_first_cell_of_all_notebooks_is_the_same():
-    """It is hidden, and names the address of _config.yml."""
-    config = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))
-    (source,) = {first_cell(chapter) for chapter in chapters()}
-    assert source.startswith(UNSEEN) and config["repository"]["url"] in source
-
-
-@pytest.mark.parametrize("folder", [ROOT, ROOT / "benchmarks" / "results", None])
-def test_a_notebook_finds_the_book_from_any_folder_of_the_clone(folder, tmp_path):
-    look = "import importlib.util as u; print(u.find_spec('book.figures').origin)"
-    run = subprocess.run(
-        [sys.executable, "-c", f"{first_cell(chapters()[0])}\n{look}"],
-        cwd=folder or tmp_path,
-        env={**os.environ, "PYTHONPATH": ""},
-        capture_output=True,
-        text=True,
-    )
-    if folder is None:  # a notebook alone says what to do
-        assert run.returncode == 1 and run.stderr.startswith("Open this in a clone of")
-    else:
-        found = folder / run.stdout.strip()
-        assert found.resolve() == ROOT / "book" / "figures.py", run.stderr
+    """It is hidden; the editions begin with another."""
+    texts = (chapter.script.read_text("utf-8") for chapter in chapters())
+    (source,) = {text.partition("# %% [markdown]")[0].strip() for text in texts}
+    assert source.startswith(UNSEEN)
