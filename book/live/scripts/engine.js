@@ -73,7 +73,7 @@ function engine() {
     return text.replace(/[\p{L}\p{M}]+/gu, (word, index) => change(word, (spelling) => encode(index ? ` ${spelling}` : spelling)));
   }
 
-  const inBothCases = (small) => [small, small[0].toUpperCase() + small.slice(1)];
+  const inBothCases = (word) => [word[0].toUpperCase() + word.slice(1), word];
 
   /** A text in capitals as one usually writes it: of each word the spelling in fewer pieces, or in those that were merged first. */
   function withoutCapitals(tokenizer, text) {
