@@ -96,9 +96,9 @@ const live = {}; // what the scripts offer, by file name
     const number = ++jobs;
     return new Promise((resolve, reject) => {
       const listen = ({ data: message }) => {
-        const isOver = number !== jobs || message.done || message.error;
-        if (isOver) worker.removeEventListener("message", listen);
-        if (message.number !== number || number !== jobs) return;
+        if (number === jobs && message.number !== number) return; // the last words of the job before
+        if (number !== jobs || message.done || message.error) worker.removeEventListener("message", listen);
+        if (number !== jobs) return;
         if (message.error) return reject(new Error(message.error));
         hear(message);
         if (message.done) resolve();
