@@ -135,10 +135,9 @@ def themed_svg(svg: str, label: str) -> str:
 
 def size_and_font(svg: str) -> str:
     """Return the style of a drawing: it shrinks with the page, and the site stops at `--least`."""
-    least = (
-        f"--least:{least_width(svg)}px"  # last: vl-convert forgets what comes after it
-    )
-    return f"max-width:100%;height:auto;font-family:{FONTS};{least}"
+    least = least_width(svg)
+    # --least comes last: vl-convert forgets what stands behind it
+    return f"max-width:100%;height:auto;font-family:{FONTS};--least:{least}px"
 
 
 def least_width(svg: str) -> int:
