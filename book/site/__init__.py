@@ -63,6 +63,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     )
     app.connect("doctree-read", heads.fold_imports)
     app.connect("doctree-resolved", heads.add_head)
+    app.connect("doctree-resolved", heads.fold_solutions)
     app.connect("html-page-context", volumes.set_apart)
     app.connect("html-page-context", meta.describe)
     app.connect("build-finished", meta.write_files)

@@ -1,5 +1,5 @@
 """The line under a chapter's title: minutes, sections of the paper, what is needed, core or extra,
-and a button that opens it in Colab. Cells of imports are folded.
+and a button that opens it in Colab. Cells of imports, and solutions, are folded.
 
 Minutes follow from words, visible lines of code, figures and formulas, sections of the paper from
 the first sentence. What is needed and what is extra is in `book/site/chapters.yml`, by number.
@@ -22,7 +22,8 @@ PAPER = re.compile(r"\((sections? [\d., and]*(?:to [\d.]+)?[\d., and]*) of the p
 WORDS_A_MINUTE = 200
 LINES_A_MINUTE = 12  # of code that is not folded
 FIGURES_A_MINUTE = 2  # and formulas that stand on lines of their own
-FOLDED = {"dropdown", "hide", "tag_hide-input", "toggle"}
+FOLDED = {"dropdown", "hide", "tag_hide-input"}
+SOLUTION = "Show the solution"
 COLAB = "https://colab.research.google.com/github"
 
 
@@ -41,7 +42,10 @@ def fold_imports(app: Sphinx, doctree: nodes.document) -> None:
     for cell in doctree.findall(nodes.container):
         if cell.get("nb_element") != "cell_code":
             continue
-        if cell.get("prompt_show", usual_prompt) != usual_prompt:
+        prompt = cell.get("prompt_show", usual_prompt)
+        if prompt == SOLUTION:
+            cell["prompt_show"] = cell["prompt_hide"] = "Solution"
+        if prompt != usual_prompt:
             continue  # it has words of its own
         blocks = list(cell.findall(nodes.literal_block))
         if blocks and only_imports(blocks[0].astext()):
@@ -49,6 +53,17 @@ def fold_imports(app: Sphinx, doctree: nodes.document) -> None:
             cell["classes"].append("imports")
             cell["prompt_show"] = "Show the imports"
             cell["prompt_hide"] = "Hide the imports"
+
+
+def fold_solutions(app: Sphinx, doctree: nodes.document, docname: str) -> None:
+    """Fold solutions in words as those in code are folded, without a script."""
+    for box in list(doctree.findall(nodes.admonition)):
+        if "dropdown" in box["classes"]:
+            _, *content = box.children
+            head = '<details class="hide"><summary>Solution</summary>'
+            opening = nodes.raw("", head, format="html")
+            closing = nodes.raw("", "</details>", format="html")
+            box.parent.replace(box, [opening, *content, closing])
 
 
 def only_imports(code: str) -> bool:

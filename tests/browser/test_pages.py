@@ -297,17 +297,17 @@ def test_by_hand_fits_on_four_sheets(address, tab):
 
 
 def test_paper_has_no_buttons(address, tab):
-    """What can only be pressed is not printed: Colab and closed code."""
+    """What can only be pressed is not printed: Colab and what is closed."""
     tab.goto(address + "notebooks/08_positional_encoding.html")
     tab.emulate_media(media="print")
-    for part in (".colab-button", ".cell > details > summary"):
+    for part in (".colab-button", "details > summary"):
         assert tab.locator(f"{part}:visible").count() == 0, part
 
 
 def test_folds_are_of_one_height(address, tab):
     """Also one that holds a formula, as long as it is closed."""
     tab.goto(address + "notebooks/08_positional_encoding.html")
-    folds = tab.locator("article .admonition.toggle-hidden").all()
+    folds = tab.locator("article details.hide:visible").all()
     heights = {round(fold.bounding_box()["height"]) for fold in folds}
     assert len(folds) > 2 and len(heights) == 1
 
