@@ -18,7 +18,7 @@ PORT ?= 8000
 LAB ?=# options of JupyterLab, such as --allow-root or --no-browser
 PYTHONS ?= python3.10 python3.14# the oldest and the newest
 VERSIONS ?= oldest newest# of all libraries: the bounds of pyproject.toml, and what pip finds
-MATRIX := test_model test_schedule test_batching test_tokenization test_model_io test_translation test_runs test_cli
+MATRIX := test_model test_schedule test_batching test_tokenization test_files test_translation test_trainer test_cli
 SPELLED := *.md book/*.md book/site/*.py book/live/*.py notebooks/*.py tools tests
 UNWATCHED := '/([.]|_build|__pycache__)|/notebooks/[^/]*[.]py$$'
 
