@@ -24,15 +24,6 @@ class Scores(NamedTuple):
     chrf_signature: str
 
 
-def check_lines(hypotheses: Sequence[str], references: Sequence[str]) -> None:
-    """Raise ValueError unless there is one translation for each reference, and at least one."""
-    if isinstance(hypotheses, str) or isinstance(references, str):
-        raise ValueError("a test set is a list of sentences, not one string")
-    if len(hypotheses) != len(references) or not references:
-        counts = f"{len(hypotheses):,} translations for {len(references):,} references"
-        raise ValueError(f"{counts}: there must be one for each, and at least one")
-
-
 def mostly_unspaced(lines: Sequence[str]) -> bool:
     """True if less than 7% of the text is white space: its words aren't cut at spaces."""
     text = "".join(lines)
@@ -46,7 +37,10 @@ def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
     Where words are written without spaces, BLEU counts characters.
     Raises ValueError if they differ in number or there are none.
     """
-    check_lines(hypotheses, references)
+    given, wanted = len(hypotheses), len(references)
+    if isinstance(references, str) or given != wanted or not wanted:
+        counts = f"{given:,} translations for {wanted:,} references"
+        raise ValueError(f"{counts}: give lists, with one translation for each")
     bleu = BLEU(tokenize="char" if mostly_unspaced(references) else "13a")
     chrf = CHRF()
     return Scores(
@@ -70,8 +64,9 @@ def split_compounds(text: str) -> str:
 
 def compound_split_bleu(hypotheses: Sequence[str], references: Sequence[str]) -> float:
     """Score nearly as the paper did (section 6.1): higher than `score`, comparable with nothing."""
-    check_lines(hypotheses, references)
-    outputs = [split_compounds(line) for line in hypotheses]
-    wanted = [split_compounds(line) for line in references]
+    outputs, wanted = [], []
+    for line, reference in zip(hypotheses, references, strict=True):
+        outputs.append(split_compounds(line))
+        wanted.append(split_compounds(reference))
     bleu = BLEU(tokenize="none", force=True)
     return float(bleu.corpus_score(outputs, [wanted]).score)

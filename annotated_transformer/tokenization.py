@@ -5,7 +5,8 @@ This chapter turns text into numbers and back without losing a letter: byte-pair
 with one vocabulary for both languages (section 5.1 of the paper).
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from itertools import chain
 
 from tokenizers import Tokenizer as HFTokenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
@@ -70,17 +71,9 @@ def train_bpe(texts: Iterable[str | Pair], vocabulary_size: int) -> str:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),  # a sign for each byte
         show_progress=False,
     )
-    library.train_from_iterator(each_text(texts), trainer)
+    sides = ([text] if isinstance(text, str) else as_pair(text)[:2] for text in texts)
+    library.train_from_iterator(chain.from_iterable(sides), trainer)
     return str(library.to_str())
-
-
-def each_text(texts: Iterable[str | Pair]) -> Iterator[str]:
-    """The texts one by one: of a pair, both sides; raises ValueError for what is neither."""
-    for text in texts:
-        if isinstance(text, str):
-            yield text
-        else:
-            yield from as_pair(text)[:2]
 
 
 # --- A tokenizer is part of the model ---

@@ -384,14 +384,6 @@ def is_stuck(
     return bool(high and loss > np.median(before) - FALL)
 
 
-def warn_once(log: list[dict[str, Any]], warmup: int, vocabulary_size: int) -> None:
-    """Note in the newest line of a log that the run is stuck, once, and show it."""
-    warned = any("warning" in line for line in log)
-    if not warned and is_stuck(log, warmup, vocabulary_size):
-        log[-1]["warning"] = ADVICE
-        tqdm.write(f"step {log[-1]['step']}: {ADVICE}", file=sys.stderr)
-
-
 # --- Is it getting better? ---
 
 
@@ -630,7 +622,11 @@ def train(
             # Write it down
             if rank == 0:
                 log.append(line)
-                warn_once(log, config.warmup, model.config.vocabulary_size)
+                warned = any("warning" in earlier for earlier in log)
+                vocabulary_size = model.config.vocabulary_size
+                if not warned and is_stuck(log, config.warmup, vocabulary_size):
+                    line["warning"] = ADVICE
+                    tqdm.write(f"step {progress.step}: {ADVICE}", file=sys.stderr)
                 if written:
                     write_log(written, line)
                 if written and (due or stopping):
@@ -647,9 +643,8 @@ def train(
 
         bar.close()
         if home:
-            if (
-                written and progress.lowest_loss == math.inf
-            ):  # no validation, or none with a finite loss
+            # Keep the last weights if no validation had a finite loss
+            if written and progress.lowest_loss == math.inf:
                 save_model(model, tokenizer, written)
             all_reduce_mean(torch.zeros(1))  # all wait for the first process
             model.load_state_dict(load_file(home / WEIGHTS))

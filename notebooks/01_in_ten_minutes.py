@@ -7,13 +7,13 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 # %% [markdown]
 # # The Transformer in ten minutes
 #
-# *Zwei kleine Kinder spielen im Sand* becomes *Two young children are playing in the sand*, by a network that has never been told a rule of either language. In this chapter you translate with it, look inside it, train one of your own in about a minute, and see the map of the book.
+# *Zwei kleine Kinder spielen im Sand* becomes *Two young children are playing in the sand*, by a network that has never been told a rule of either language. In this chapter you translate with it, look inside it, and train one of your own in about a minute.
 #
-# The network is a Transformer, from the paper *Attention Is All You Need* {cite:p}`vaswani2017attention`. The large language models that came later are built from its parts, so the small machine you take apart here is also a way to understand the big ones.
+# The network is a Transformer, from the paper *Attention Is All You Need* {cite:p}`vaswani2017attention`. The large language models that came later are built from its parts.
 #
 # ## Translate
 #
-# A small model comes with the package. It has read everyday sentences, greetings, single words and photo captions in German and English, 200,000 pairs and variations of them, and nothing else.
+# A small model comes with the package. It has read 200,000 pairs of German and English, mostly everyday sentences and photo captions, with some variations, and nothing else.
 
 # %%
 from annotated_transformer import load_pretrained, translate
@@ -49,7 +49,7 @@ print(
 # %% [markdown]
 # ## Look inside
 #
-# Which German words does the decoder look at when it is about to write an English one? In a Transformer there is something you can read off. **Attention** gives each source token a weight, and the weights sum to 1. One of the places where this happens is the decoder's last layer. Guess which German word `playing` looks at, and then see how each English token divides its weight over the German ones:
+# Which German words does the decoder look at when it is about to write an English one? A Transformer lets you read that off, because its **attention** gives each source token a weight, and the weights sum to 1. Before you look, guess which German word `playing` looks at.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-first-look", "caption": "Where does the model look before it writes each English word? Attention from decoder to encoder in the last layer (averaged over its heads). Each row is a token about to be written and sums to 1; each column is a source token (`</s>` ends a sentence). An empty cell is 0, a full one 1."}}
 import torch
@@ -74,11 +74,11 @@ if CHECKING:
     torch.testing.assert_close(weights.sum(dim=-1), torch.ones(len(weights)))
 
 # %% [markdown]
-# Nothing in the model's data says which word of a sentence belongs to which. The model found it out, because that made the loss smaller. [Chapter 21](21_attention_maps.ipynb#what-attention-does-not-explain) checks how far such pictures can be trusted, which is less than they suggest. And you can [look inside](../book/inside.md) the whole machine, in a sentence of your own, down to single numbers.
+# Nothing in the model's data says which word of a sentence belongs to which. The model found it out, because that made the loss smaller. (Such pictures can be [trusted less than they suggest](21_attention_maps.ipynb#what-attention-does-not-explain).) You can also [look inside](../book/inside.md) the whole machine, with a sentence of your own, down to single numbers.
 #
 # ## Train one yourself
 #
-# Now train a translator from nothing. The sentence pairs come from a small [German-English grammar](B_synchronous_grammar.ipynb) that can make as many as you like, with most of what makes German hard: cases, separable verbs, and verbs that wait at the end of the clause. On one processor core this takes about a minute, or a few minutes on a busy machine. Every hundred updates it prints the loss. `tiny` is a size that the package knows by name.
+# The next cell trains a translator from nothing: the network starts with random numbers, and 1,000 updates make its loss smaller. The sentence pairs come from a small [German-English grammar](B_synchronous_grammar.ipynb) that can make as many as you like, with most of what makes German hard: cases, separable verbs, and verbs that wait at the end of the clause. On one processor core this takes about a minute, or a few on a busy machine. `tiny` is a size that the package knows by name.
 
 # %% tags=["nbval-ignore-output"]
 import torch
@@ -91,33 +91,14 @@ training, unseen = pairs[1000:], pairs[:1000]
 own_tokenizer = Tokenizer.train(training, vocabulary_size=700)
 torch.manual_seed(0)
 own = Transformer(preset("tiny", vocabulary_size=len(own_tokenizer)))
-losses = {}
 
 
 def note(progress):
-    losses[progress["step"]] = progress["loss"]
     if progress["step"] % 100 == 0:
         print(f"step {progress['step']:4}  loss {progress['loss']:.2f}")
 
 
 own = train(own, own_tokenizer, training, TrainingConfig(steps=1000), report=note)
-
-# %% tags=["remove-cell"]
-if CHECKING:
-    assert losses[1000] < 0.5 * losses[50]
-
-# %% [markdown]
-# The network started with random numbers, and {numref}`fig-first-losses` shows what 1,000 updates did to the loss.
-
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-first-losses", "caption": "How does a translator learn? The loss on the training sentences, mean of 50 updates each. It includes a fixed amount that no model can get below, because the training never asks for full certainty (label smoothing)."}}
-import altair as alt
-
-drawn = [{"step": step, "loss": round(loss, 3)} for step, loss in losses.items()]
-chart = alt.Chart(alt.Data(values=drawn)).mark_line(point=True)
-ticks = list(range(0, 1001, 200))
-x = alt.X("step:Q", title="update", axis=alt.Axis(values=ticks))
-y = alt.Y("loss:Q", title="loss per token", scale=alt.Scale(domain=[0, 6.5]))
-show(chart.encode(x, y), alt="The loss falls steeply for 300 updates and then slowly.")
 
 # %% [markdown]
 # What does it make of 200 sentences that it has not been trained on?
@@ -136,11 +117,11 @@ if CHECKING:
     assert right > 60
 
 # %% [markdown]
-# In the run shown, more than half are exactly right; others often lose the thread in the second clause. Still, that is a complete Transformer, with every part the paper describes. Give it your own sentence pairs instead and it learns those: [your own language pair](../book/own_pair.md#what-you-need) shows how, and how to put your translator into [one file](../book/own_pair.md#send-it-to-a-friend) that works in any browser.
+# In the run shown, more than half are exactly right; others often lose the thread in the second clause. It is a complete Transformer, with every part the paper describes. It can learn [your own language pair](../book/own_pair.md#what-you-need) instead, and go into [one file](../book/own_pair.md#send-it-to-a-friend) that works in any browser.
 #
 # ## The map
 #
-# The paper's first figure shows the model as two towers. Here it is again, drawn for this book.
+# The paper's first figure shows the model as two towers. Here it is, drawn for this book; read it from bottom to top.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-figure-1", "caption": "What is a Transformer made of? The encoder (left) reads the source, the decoder (right) writes the target. Each layer is repeated N times, six in the paper. Queries are blue, keys orange, values green: between the towers, queries come from the decoder, keys and values from the encoder. Each box opens its chapter."}}
 from book.figures import INK, KEY, QUERY, VALUE, arrow, box, show_drawing, words_at
@@ -222,7 +203,7 @@ show_drawing(
 )
 
 # %% [markdown]
-# Read it from bottom to top. Tokens become vectors, and each vector is told its position. Then a stream of vectors climbs through the layers. Attention moves information *between* positions, the feed-forward network works on each position *by itself*, and each of the two adds its result to the stream instead of replacing it. At the top of the decoder, the stream is compared with every token of the vocabulary: the better the match, the more probable the token.
+# Tokens become vectors, and each vector is told its position. Then a stream of vectors climbs through the layers. Attention moves information *between* positions, the feed-forward network works on each position *by itself*, and each of the two adds its result to the stream instead of replacing it. At the top of the decoder, the stream is compared with every token of the vocabulary: the better the match, the more probable the token.
 #
 # ## What the paper claimed
 #
@@ -235,7 +216,7 @@ show_drawing(
 # | Transformer, base | 27.3 | 38.1 | 3.3 · 10¹⁸ |
 # | Transformer, big | 28.4 | 41.8 | 2.3 · 10¹⁹ |
 #
-# [BLEU](20_evaluation.ipynb#why-each-part-of-bleu-is-there) measures, on a scale from 0 to 100, how many words and phrases a translation shares with a reference. In English-German the base model beat all earlier models, ensembles included. In English-French it stayed behind them, and only the big model was better. The base model was trained in twelve hours on eight GPUs, for English-German with a third of the operations of ConvS2S, the cheaper of the two earlier models in the table. These are the paper's figures (its Table 2), not ours; the [chapter on WMT14](30_wmt14.ipynb) has the commands to try them.
+# [BLEU](20_evaluation.ipynb#why-each-part-of-bleu-is-there) measures, on a scale from 0 to 100, how many words and phrases a translation shares with a reference. In English-German even the base model, trained in twelve hours on eight GPUs, beat all earlier ones, ensembles included; in English-French only the big model did. These are the paper's figures (its Table 2), not ours; the [chapter on WMT14](30_wmt14.ipynb) has the commands to try them.
 #
 # ## What to remember
 #

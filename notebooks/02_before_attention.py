@@ -8,9 +8,9 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 # %% [markdown]
 # # Before attention
 #
-# Before 2017, the networks used for translation carried information from word to word, through a chain of states (recurrent networks) or through layers that each see a few neighboring words (convolutions). This chapter shows what that cost, and how attention first came in as a helper (sections 1 and 2 of the paper).
+# Before 2017, networks for translation carried information from word to word, through a chain of states or through layers that each see a few neighboring words. This chapter shows what that cost, and how attention first came in as a helper (sections 1 and 2 of the paper).
 #
-# Suppose you had to read a sentence of fifty words once, through a slit that shows one word at a time, and then translate it from memory, with a memory of fixed size. Which words would you get wrong? The first neural translators worked like that, and attention was invented as a remedy for exactly this trouble. The figure shows three stages: one vector for the whole sentence, attention added to the chain of states, and attention alone.
+# Suppose you had to read a sentence of fifty words once, through a slit that shows one word at a time, and then translate it from memory, with a memory of fixed size. Which words would you get wrong? The first neural translators worked like that (top of the figure), and attention was invented as the remedy.
 
 # %% tags=["hide-input"]
 import math
@@ -69,7 +69,7 @@ show_drawing(
 # h_t = f(h_{t-1},\, x_t), \qquad c = h_n
 # $$ (eq-recurrent)
 #
-# {cite:t}`sutskever2014sequence` translated with two recurrent networks: an encoder that reads, and a decoder that starts from the encoder's last state and writes. {cite:t}`cho2014learning` had built the same pair to score phrases for an older kind of translator, and with it the **GRU**, a recurrent network whose gates decide how much of the old state to keep. Here is one, untrained, that reads the book's running example, *the black cat likes fish*, first as it is and then ten times over. Each word is a row of six numbers in `X`. They are made up, and here any would do.
+# {cite:t}`sutskever2014sequence` translated with two recurrent networks: an encoder that reads, and a decoder that starts from the encoder's last state and writes. {cite:t}`cho2014learning` had built the same pair to score phrases for an older kind of translator, and with it the **GRU**, a recurrent network whose gates decide how much of the old state to keep. Here is one, untrained, that reads the book's running example, *the black cat likes fish*, first as it is and then ten times over. Each word is a row of six numbers in `X`; here any numbers would do.
 
 # %%
 from book.example import X
@@ -82,7 +82,7 @@ for sentence in (X, X.repeat(10, 1)):
     print(f"{len(sentence):2} words: states {shapes[0]}, handed over {shapes[1]}")
 
 # %% [markdown]
-# Five words or fifty, the decoder gets eight numbers, and in the long text they were overwritten fifty times. Change its first word, and see how much of the change is still there later:
+# Five words or fifty, the decoder gets eight numbers, and in the long text they were overwritten fifty times. Change its first word, and see how much of the change is left later:
 
 # %%
 text = X.repeat(10, 1)
@@ -99,7 +99,7 @@ if CHECKING:
     assert moved[9] < 0.01 * moved[0]
 
 # %% [markdown]
-# Training teaches the gates to hold on for longer, but what they keep takes up room that later words need. The damage shows in the translations: in {cite:t}`bahdanau2015neural`, those by the model with one vector get worse as sentences get longer. Sutskever and his colleagues saw no such fall in a larger model of four layers, but they found that it helps to feed the source in backwards. That brings the first words of both sentences close together, which is one more hint that distance was the problem.
+# Training teaches the gates to hold on for longer, but what they keep takes up room that later words need. In {cite:t}`bahdanau2015neural`, the translations by the model with one vector get worse as sentences get longer. Sutskever and his colleagues saw no such fall in a larger model, but it helped them to feed the source in backwards. That brings the first words of both sentences close together, which is one more hint that distance was the problem.
 #
 # Forgetting is one cost of the chain. The other is time. State 20 can't be computed before state 19, whatever your hardware, so a machine that could work on a thousand positions at once works on one.
 #
@@ -141,7 +141,7 @@ if CHECKING:
     torch.testing.assert_close(by_loop, c)
 
 # %% [markdown]
-# (States are rows here, so the matrices stand on their right.) This is attention. The [next chapter](03_attention.ipynb) uses other letters:
+# (States are rows here, so the matrices stand on their right.) This is attention. The [next chapter](03_attention.ipynb) has other letters for it:
 #
 # | Bahdanau, Cho and Bengio | this book | role |
 # |---|---|---|
@@ -152,41 +152,23 @@ if CHECKING:
 # | $\alpha_{ij}$ | weight | the share; the shares of a row sum to 1 |
 # | $c_i$, context | output | the blend |
 #
-# In Bahdanau's attention, key and value are one and the same vector, $h_j$. The Transformer separates them, so that a word can be found by one thing and hand over another. It also replaces the small network by a dot product; the blend is made in the same way.
+# Here $h_j$ is key and value at once. The Transformer separates them, so that a word can be found by one thing and hand over another, and it replaces the small network by a dot product.
 #
-# The states themselves still came from recurrence, and that was the state of the art in 2016: recurrent networks with attention on top, as in Google's own translator {cite:p}`wu2016google`.
+# The states still came from recurrence: in 2016 the state of the art was a recurrent network with attention on top, as in Google's own translator {cite:p}`wu2016google`.
 #
 # ## The distance between two words
 #
-# One way to avoid waiting is a convolution. At each position it reads a window of $w$ words, and all positions are computed at the same time. To connect words further apart you stack windows, and section 2 of the paper sorts its predecessors by how high the stack must be.
+# One way to avoid waiting is a convolution. At each position it reads a window of words, and all positions are computed at the same time. To connect words further apart you stack windows, and section 2 of the paper sorts its predecessors by how high the stack must be. Take windows of three words, and two words that are 256 apart.
 #
-# - ConvS2S {cite:p}`gehring2017convolutional` stacks plain windows, with attention in every layer of the decoder. Each layer reaches $w - 1$ words further, so the number of layers between two words grows in proportion to their distance.
-# - ByteNet {cite:p}`kalchbrenner2016neural` has *dilated* windows. In each layer their words are twice as far apart as in the one below, so the number of layers grows like the logarithm of the distance.
-# - Self-attention connects any two words in one step. {cite:t}`cheng2016long` had it inside a recurrent network, and {cite:t}`parikh2016decomposable` compared pairs of sentences with little else. The paper claims the first model that turns one sequence into another by self-attention alone, without recurrence or convolution.
-
-
-# %%
-def plain(distance, window=3):
-    return math.ceil(distance / (window - 1))
-
-
-def dilated(distance, window=3):
-    layers, reach = 0, 0
-    while reach < distance:  # the words of this window are 2**layers apart
-        layers, reach = layers + 1, reach + (window - 1) * 2**layers
-    return layers
-
-
-for distance in (4, 16, 64, 256):
-    windows = f"plain windows {plain(distance):3}, dilated windows {dilated(distance)}"
-    print(f"{distance:3} words apart: recurrent {distance:3}, {windows}, attention 1")
-
-# %% [markdown]
+# - ConvS2S {cite:p}`gehring2017convolutional` stacks plain windows. Each layer reaches two words further, so it takes $256 / 2 = 128$ layers: their number grows in proportion to the distance.
+# - ByteNet {cite:p}`kalchbrenner2016neural` has *dilated* windows, whose words are twice as far apart in each layer as in the one below. Eight layers reach $2 + 4 + \dots + 256 = 510$ words, and seven only 254, so it takes eight: their number grows like the logarithm of the distance.
+# - Self-attention connects any two words in one step. {cite:t}`cheng2016long` had it inside a recurrent network, and {cite:t}`parikh2016decomposable` compared pairs of sentences with little else. The paper claims the first model that turns one sequence into another by self-attention alone.
+#
 # A gradient has to come back through each of those steps, and at every one it can shrink. Attention's single step has its price, since every word is compared with every other; [Why self-attention?](12_why_self_attention.ipynb) works it out.
 #
 # ## Recalling a word
 #
-# Here is an experiment. A layer reads random words, each one of sixteen, and at each position has to name the word that came $k$ positions earlier. Three layers compete: a GRU, a convolution with a window of six, and one attention layer. They read the same words, with the same numbers added that say [where each one stands](08_positional_encoding.ipynb), and are trained alike, from scratch for each $k$. They also have the same number of weights:
+# A layer reads random words, each one of sixteen, and at each position has to name the word that came $k$ positions earlier. Three layers compete: a GRU, a convolution with a window of six, and one attention layer. They read the same words, with the same numbers added that say [where each one stands](08_positional_encoding.ipynb), are trained alike, from scratch for each $k$, and have the same number of weights:
 
 # %% tags=["nbval-ignore-output"]
 from benchmarks.experiments import recall
@@ -202,7 +184,7 @@ if CHECKING:
     assert len({recall.weights(kind) for kind in recall.KINDS}) == 1
 
 # %% [markdown]
-# That was one distance and only 300 updates. For {numref}`fig-recall`, each layer got 1,000 updates at eight distances, from three seeds. Guessing would be right in 1 of 16 cases. Before you look, sketch the three curves.
+# That was one distance and only 300 updates. For {numref}`fig-recall`, each layer got 1,000 updates at eight distances, from three seeds. Before you look, sketch the three curves.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-recall", "caption": "Which layer can name the word k steps back? Share of right answers after 1,000 updates, the mean of three seeds; the horizontal axis is logarithmic. Attention (solid) is right at every distance, the GRU (dashed) loses its hold from four words on and is down to 18% at 32, and the convolution (dotted) sees five words back and no further. Guessing is right in 1 of 16 cases (thin line). Measured by `benchmarks/experiments/recall.py`."}}
 settings, *log = read_log("recall")
@@ -257,7 +239,7 @@ if CHECKING:
     assert recalled["GRU", 2] > 0.99 > 0.96 > recalled["GRU", 4] > recalled["GRU", 32]
 
 # %% [markdown]
-# The convolution's curve is a cliff, and no training will move it: the sixth word back isn't in the window. The GRU's limit is of another kind. Its state is 32 numbers, and to name the word $k$ steps back *at every step*, it has to carry the last $k$ words in them, in order, and push all of them along by one place each time. Each word, one of sixteen, is 4 bits of information. At $k = 32$ the state has to hold 128 bits in its 32 numbers, which is possible in principle but hard to learn. Five times the training takes it from 43% to 51% at $k = 8$.
+# The convolution's curve is a cliff, and no training will move it: the sixth word back isn't in the window. The GRU's limit is of another kind. Its state is 32 numbers, and to name the word $k$ steps back *at every step*, it has to carry the last $k$ words in them, in order, and push all of them along by one place each time. Each word is one of sixteen, or 4 bits of information, so at $k = 32$ the state has to hold 128 bits, which is possible in principle but hard to learn. Five times the training takes it from 43% to 51% at $k = 8$.
 #
 # For attention no $k$ is harder than another, because all it needs is a query that fits the position $k$ places back.
 #
@@ -265,7 +247,7 @@ if CHECKING:
 #
 # - A recurrent encoder hands over one vector of fixed size, and makes its states one after the other.
 # - Attention was added so that the decoder need not depend on that one vector. In Bahdanau's letters $s_{i-1}$ is the query, and $h_j$ is both key and value.
-# - A convolution runs in parallel but sees a window; the stack must grow with the distance, or with its logarithm.
+# - A convolution runs in parallel but sees only a window, so it takes a stack of them to reach far.
 # - Attention reaches every word in one step. Its price is a comparison of every word with every other.
 #
 # ## Exercises
@@ -305,30 +287,8 @@ if CHECKING:
 #
 # ### Attention as kernel regression
 #
-# The idea is older than neural translation. In 1964, {cite:t}`nadaraya1964estimating` and {cite:t}`watson1964smooth` independently estimated a curve from noisy points $(k_j, v_j)$: at a place $q$, take the mean of all values, weighted by how close each point is. That is **kernel regression**. With a Gaussian bump of width $\sigma$ as the measure of closeness, it looks like attention:
+# The idea is older than neural translation. In 1964, {cite:t}`nadaraya1964estimating` and {cite:t}`watson1964smooth` independently estimated a curve from noisy points: at a place $q$, take the mean of all values, weighted by how close each point is. That is **kernel regression**, or attention by distance instead of a dot product. What is new since then is that queries, keys and values are *learned*. (*Dive into Deep Learning* by Zhang, Lipton, Li and Smola introduces attention in this way.)
 #
-# $$
-# \frac{\sum_j e^{-\lVert q - k_j \rVert^2 / 2\sigma^2}\, v_j}{\sum_j e^{-\lVert q - k_j \rVert^2 / 2\sigma^2}}
-# $$
-#
-# For keys of one length the two agree to the last digit, because $-\lVert q - k \rVert^2 = 2\, q \cdot k - \lVert q \rVert^2 - \lVert k \rVert^2$. The first term is twice the dot product, and the softmax cancels whatever all keys share. Once lengths differ, a dot product favors long keys and a distance doesn't. What is new since 1964 is that queries, keys and values are *learned*. (*Dive into Deep Learning* by Zhang, Lipton, Li and Smola introduces attention in this way.)
-
-# %% tags=["remove-cell"]
-if CHECKING:
-    from book.example import W_K, W_Q, W_V
-
-    query, keys, values = (X @ W_Q)[3], X @ W_K, X @ W_V
-    alike = 2 * keys / keys.norm(dim=-1, keepdim=True)  # the same keys, all of length 2
-    closeness = (-(query - alike).square().sum(dim=-1) / (2 * 2)).exp()
-    regressed = closeness @ values / closeness.sum()  # with a width of 4**0.25
-    by_dot = (alike @ query / 2).softmax(dim=0) @ values
-    torch.testing.assert_close(regressed, by_dot)
-
-# %% [markdown]
 # ### What does one look not do?
 #
-# To recall the word $k$ steps back takes one look, at a known place. A harder task is to find the last earlier place where the *present* word occurred, and to name the word that followed it there. That takes a look at the contents of one word and then at the place beside it, and {cite:t}`olsson2022context` find it in models of two layers and more, but not of one. A head that does this is known as an **induction head**.
-#
-# ### What does the paper say of all this?
-#
-# Sections 1 and 2 of {cite:t}`vaswani2017attention` set out the problem: states that wait for each other, and signals that travel far. They name windows and memories as earlier attempts to compute less in sequence ({cite:t}`gehring2017convolutional`, {cite:t}`kalchbrenner2016neural`, {cite:t}`kaiser2016can`), and self-attention in other tasks. The recurrent models of this chapter ({cite:t}`sutskever2014sequence`, {cite:t}`cho2014learning`, {cite:t}`bahdanau2015neural`) are named as the state of the art.
+# To recall the word $k$ steps back takes one look, at a known place. It takes two to find the last earlier place where the *present* word occurred, and to name the word that followed it there. {cite:t}`olsson2022context` find heads that do this, **induction heads**, in models of two layers and more, but not of one.

@@ -8,7 +8,7 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 # %% [markdown]
 # # Masks
 #
-# A mask is a table of yes and no that decides which keys each query may see; this chapter builds the two that a Transformer needs, one against padding and one against the future (sections 3.1 and 3.2.3 of the paper).
+# A mask is a table of yes and no that decides which keys each query may see; a Transformer needs one against padding and one against the future (sections 3.1 and 3.2.3 of the paper).
 
 # %% tags=["remove-input"]
 from book.machine import show_machine
@@ -24,14 +24,14 @@ from torch import Tensor
 #
 # ## What a forgotten causal mask costs
 #
-# Here are the sequences. Each token is the one before it plus 1 or plus 3, modulo 8, and a coin decides which. The best prediction therefore gives one half to each of two tokens, and its loss is $-\ln \tfrac12 = 0.69$.
+# Each token is the one before it plus 1 or plus 3, modulo 8, and a coin decides which. The best prediction therefore gives one half to each of two tokens, and its loss is $-\ln \tfrac12 = 0.69$.
 
 # %%
 import torch.nn.functional as F
 
 from annotated_transformer.attention import attention
 
-modulus = 8
+modulus, length = 8, 6
 random = torch.Generator().manual_seed(1)
 
 
@@ -55,12 +55,13 @@ def predict(tokens, weights, mask):
 
 def learn(mask, updates=200, width=16):
     random.manual_seed(0)
-    shapes = [(modulus, width), (6, width), *[(width, width)] * 3, (width, modulus)]
+    places = (length, width)
+    shapes = [(modulus, width), places, *[(width, width)] * 3, (width, modulus)]
     weights = [0.3 * torch.randn(shape, generator=random) for shape in shapes]
     adam = torch.optim.Adam([w.requires_grad_() for w in weights], lr=0.03)
     losses = []
     for _ in range(updates):
-        rows = tosses(32, 7)
+        rows = tosses(32, length + 1)
         scores = predict(rows[:, :-1], weights, mask)
         loss = F.cross_entropy(scores.mT, rows[:, 1:])
         adam.zero_grad()
@@ -74,8 +75,8 @@ def learn(mask, updates=200, width=16):
 # We train it twice. In the first run, position $t$ sees the tokens up to its own; in the second, it sees all six.
 
 # %%
-past = torch.ones(6, 6, dtype=torch.bool).tril()  # row t: True in columns 0 to t
-everything = torch.ones(6, 6, dtype=torch.bool)
+everything = torch.ones(length, length, dtype=torch.bool)
+past = everything.tril()  # row t: True in columns 0 to t
 trained = {"with a mask": learn(past), "without": learn(everything)}
 
 # %% tags=["hide-input"]
@@ -119,7 +120,7 @@ if CHECKING:
 # %% tags=["nbval-ignore-output"]
 def flawless(weights, mask):
     rows = tosses(200, 1)
-    for n in range(1, 7):
+    for n in range(1, length + 1):
         scores = predict(rows, weights, mask[:n, :n])[:, -1]
         following = scores.softmax(-1).multinomial(1, generator=random)
         rows = torch.cat([rows, following], dim=1)
@@ -140,13 +141,13 @@ if CHECKING:
 #
 # ## The causal mask
 #
-# In this book a mask is boolean, each row is a query and each column a key, and True means *may attend*. `attention` gives a hidden score the value minus infinity before the softmax, so that its weight is 0 and the others still sum to 1.
+# In this book a mask is boolean, each row is a query and each column a key, and True means *may attend*.
 #
 # A decoder writes from left to right. In training the whole sentence is known, and we want the predictions at all positions in one pass. With the **causal mask**, position $t$ may look at itself and to its left, never to its right:
 #
 # $$ M^\text{causal}_{ts} = [\,s \leq t\,] $$ (eq-causal-mask)
 #
-# The square brackets are True where what they hold is true. A position may see itself because it predicts the word *after* it.
+# The square brackets are True where what they hold is true. A position may see itself, because it predicts the word *after* it.
 #
 # **Exercise 1. Write them first** (★, 10 min). Write `causal_mask(length)` without `tril`. Then write `padding_mask(tokens)`, which is True where a key is not padding, token 0. It takes the token ids of $B$ sentences, $(B, S)$, and its result must broadcast to scores of shape $(B, H, T, S)$, for $H$ attentions side by side. `check("causal_mask", yours)`, from `annotated_transformer`, knows the common mistakes.
 
@@ -162,7 +163,7 @@ def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
 
 
 # %% [markdown]
-# `tril` keeps the lower triangle; `device` says where the mask is made, on a CPU or a GPU. PyTorch's own attention can apply this mask by itself, so it serves as the reference. Then comes the test that matters: if the future changes, does the past?
+# `tril` keeps the lower triangle; `device` says where the mask is made, on a CPU or a GPU. PyTorch's own attention has this mask built in, so it serves as the reference. Then comes the test that matters: if the future changes, does the past?
 
 # %%
 random.manual_seed(1)
@@ -173,9 +174,7 @@ print(f"largest difference to PyTorch's output: {(ours - reference).abs().max():
 
 other = torch.cat([x[:, :3], -x[:, 3:]], dim=1)  # another future
 change = attention(other, other, other, causal_mask(6))[0] - ours
-print(
-    "change at each position:", [round(c, 2) for c in change.norm(dim=-1)[0].tolist()]
-)
+print("change:", [round(c, 2) for c in change.norm(dim=-1)[0].tolist()])
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -183,11 +182,11 @@ if CHECKING:
     assert not change[0, :3].any() and change[0, 3:].any(-1).all()
 
 # %% [markdown]
-# The first three positions don't move. They wouldn't in a stack of many layers, either, because none of the positions that they look at has seen that future.
+# The first three positions don't move, nor would they in a stack of many layers, because none of the positions that they look at has seen that future.
 #
 # ### Is the causal mask needed at inference?
 #
-# When the model writes, there is no future to hide, and the last position sees all words anyway. With one layer you could drop the mask. With two you can't:
+# When the model writes, the last position sees all words anyway. With one layer you could drop the mask. With two you can't:
 
 
 # %%
@@ -198,14 +197,13 @@ def last_of_stack(x, mask, layers):
 
 
 for layers in (1, 2):
-    difference = last_of_stack(x, causal_mask(6), layers) - last_of_stack(
-        x, None, layers
-    )
-    print(f"layers: {layers}, difference {difference.abs().max():.2f}")
+    masked, open_to_all = (last_of_stack(x, m, layers) for m in (causal_mask(6), None))
+    difference = (masked - open_to_all).abs().max()
+    print(f"layers: {layers}, difference {difference:.2f}")
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    assert difference.abs().max() > 0.05
+    assert difference > 0.05
 
 # %% [markdown]
 # The last position reads *earlier* ones, and without a mask those have seen words after them, as they never did in training. A trained model lets you see what that does to the next word:
@@ -218,7 +216,7 @@ if CHECKING:
 #
 # ## How to hide a key
 #
-# The second mask is duller, and every batch needs it. Sentences differ in length but the rows of a tensor don't, so short ones are filled up with **padding**, a token `<pad>`. It has a vector like any other. We make one up that is a little like a noun, and fill *cat likes fish* up to five places:
+# Sentences differ in length but the rows of a tensor don't, so short ones are filled up with **padding**, a token `<pad>`. It has a vector like any other. We make one up that is a little like a noun, and fill *cat likes fish* up to five places:
 
 # %%
 from book.example import W_K, W_Q, W_V, X
@@ -251,9 +249,9 @@ if CHECKING:
     assert not rows_hidden[3:].any() and round(before[1, 3].item(), 2) == 0.11
 
 # %% [markdown]
-# Without a mask, `likes` gives 0.23 of its weight (twice 0.113) to padding, so what it finds depends on the other sentences of the batch. With hidden keys, every word gets what it would get if the sentence stood alone.
+# Without a mask, `likes` gives 0.23 of its weight (twice 0.113) to padding, so what it finds depends on the other sentences of the batch.
 #
-# How do you hide a key? Here are four ways, and for comparison hiding nothing. Which of them work?
+# Here are four ways to hide a key, after a row that hides nothing. Which of them work?
 
 # %%
 scores = (q @ k.T / 4**0.5)[1]  # of likes
@@ -279,11 +277,11 @@ if CHECKING:
     assert round(rows[2][-1], 2) == 0.77
 
 # %% [markdown]
-# With score × 0 the hidden key still has the exponential $e^0 = 1$, as it would with a vector of zeros. With weight × 0, its share is thrown away after the softmax, so the row sums to 0.77. And 1e9, where somebody forgot the minus sign, gives the hidden keys everything. Minus infinity is right: since $e^{-\infty} = 0$, the key drops out of the denominator, too, and the others share what it leaves.
+# With score × 0 the hidden key still has the exponential $e^0 = 1$, as it would with a vector of zeros. With weight × 0, its share is thrown away after the softmax, so the row sums to 0.77. And 1e9, where somebody forgot the minus sign, gives the hidden keys everything. Minus infinity is right: since $e^{-\infty} = 0$, the key drops out of the denominator, too.
 #
 # ### Does True show or hide?
 #
-# That depends on whom you ask. If a mask goes from one convention to the other without a `~`, a sentence attends to its padding and to nothing else.
+# If a mask goes from one convention to the other without a `~`, a sentence attends to its padding and to nothing else.
 #
 # | where | True means |
 # |---|---|
@@ -306,7 +304,7 @@ UNK = 3  # <unk>
 #
 # $$ M^\text{padding}_{ts} = [\,\text{token}_s \neq \text{PAD}\,] $$ (eq-padding-mask)
 #
-# It looks as if comparing with `PAD` were enough. But in the model the scores have four axes: sentences, attentions side by side (eight of them, from the next chapter on), queries, keys. PyTorch lines up two shapes from the right and takes a missing axis as 1, so the mask has to say which of its axes are which. `None` in an index adds an axis of length 1:
+# Comparing with `PAD` isn't enough. In the model the scores have four axes: sentences, attentions side by side (eight of them, from the next chapter on), queries, keys. PyTorch lines up two shapes from the right and takes a missing axis as 1, so the mask has to say which of its axes are which. `None` in an index adds an axis of length 1:
 
 
 # %% tags=["export"]
@@ -337,7 +335,7 @@ flat = (square != PAD).expand(5, 1, 5, 5)
 print("cells that differ:", (right ^ flat).sum().item(), "of", right.numel())
 
 # %% [markdown]
-# The row of sentence 0 has become the row of *query* 0, in all sentences. A mask that always has four axes prevents this.
+# The row of sentence 0 has become the row of *query* 0, in all sentences.
 #
 # ### How to test a mask
 #
@@ -359,7 +357,7 @@ if CHECKING:
 # %% [markdown]
 # ### Padded queries
 #
-# Padded positions also ask: each has a row of its own. Hiding these rows instead of the columns protects nobody, as the right panel of {numref}`fig-columns-rows` shows. It also leaves rows without any open key, and there softmax has to divide zero by zero:
+# Padded positions also ask. Hiding their rows instead of their columns protects nobody, as the right panel of {numref}`fig-columns-rows` shows. It also leaves rows without any open key, and there softmax has to divide zero by zero:
 
 # %%
 no_key = torch.zeros(5, 5, dtype=torch.bool)
@@ -367,7 +365,7 @@ print("softmax alone:", torch.full((5,), -torch.inf).softmax(-1).tolist())
 print("attention:    ", attention(q, k, v, no_key)[1][0].tolist())
 
 # %% [markdown]
-# NaN ("not a number") spreads. In the next layer even a weight of 0 doesn't keep such a row out, because $0 \cdot \text{NaN}$ is NaN, and so the rows of the padding would destroy those of the words. This is why `attention` has a second `torch.where`, after the softmax: a row without an open key gets zeros, as in PyTorch's own function.
+# NaN ("not a number") spreads. In the next layer even a weight of 0 doesn't keep such a row out, because $0 \cdot \text{NaN}$ is NaN, and so the rows of the padding would destroy those of the words. This is why `attention` has its second `torch.where`.
 #
 # The rule is to *mask keys, never rows*. What a padded query computes does no harm, because no word attends to it and the loss skips it. In this book no row is ever empty, because a source ends with `</s>`, which every query may see, and a target begins with `<s>`, which is in no query's future.
 #
@@ -400,44 +398,23 @@ show(
 )
 
 # %% [markdown]
-# If True means *hidden*, the two masks are joined by `|`. If it means *may attend*, as here, `|` would open every pair that either of them opens.
+# (Where True means *hidden*, the two masks are joined by `|`.)
 #
 # ## Which mask goes where
 #
 # The model attends in three places, and *the padding mask belongs to the keys* in all of them.
-
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-masks", "caption": "Which keys may each query see, in each of the three attentions? Hatched keys are hidden; open ones share the weight evenly, as if all scores were equal. The source has three words and two padding tokens, the target four tokens and one padding token. In the last map the rows are named after the word that is about to be written."}}
-german = ["Katzen", "mögen", "Fisch", "<pad>", "<pad>"]
-english = ["<s>", "cats", "like", "fish", "<pad>"]
-next_words = ["cats", "like", "fish", "</s>", "<pad>"]
-
-
-def evenly(title, asking, answering, mask):
-    shared = mask / mask.sum(dim=-1, keepdim=True)
-    return title, asking, answering, shared, mask
-
-
-of_source = padding_mask(torch.tensor([[5, 6, 7, PAD, PAD]]))[0, 0].expand(5, 5)
-of_target = target_mask(torch.tensor([[BOS, 8, 9, 10, PAD]]))[0, 0]
-show(
-    *panels(
-        evenly("encoder, to itself", german, german, of_source),
-        evenly("decoder, to itself", english, english, of_target),
-        evenly("decoder, to the source", next_words, german, of_source),
-    ),
-    alt="In the first and third map the two padded source columns are hatched in every row; in the second everything right of the diagonal is, and the padded column.",
-)
-
-# %% tags=["remove-cell"]
-if CHECKING:
-    assert of_source.any(dim=-1).all() and of_target.any(dim=-1).all()  # no empty row
-
-# %% [markdown]
-# The encoder has no causal mask, because the source is complete before the first word is written. A German word often has to look to its right, since the verb may come at the end. When the decoder looks at the source, the keys are source positions, so the mask is the source's. The target's, $T \times T$, doesn't fit scores of $T \times S$ unless the two lengths happen to be equal, as in the figure; then it hides the wrong keys.
+#
+# | where | queries | keys | mask |
+# |---|---|---|---|
+# | the encoder, to itself | source | source | `padding_mask(source)` |
+# | the decoder, to itself | target | target | `target_mask(target)` |
+# | the decoder, to the source | target | source | `padding_mask(source)` |
+#
+# The encoder has no causal mask, because the source is complete before the first word is written. A German word often has to look to its right, since the verb may come at the end. When the decoder looks at the source, the target's mask, $T \times T$, doesn't fit scores of $T \times S$ unless the two lengths happen to be equal; then it hides the wrong keys.
 #
 # ## What to remember
 #
-# - A mask is boolean, queries are rows, keys are columns, and True means *may attend*.
+# - Queries are rows, keys are columns, and True means *may attend*.
 # - A hidden score becomes minus infinity before the softmax. Zero vectors, zero scores and zeroed weights don't hide a key.
 # - The causal mask lets a decoder learn at all positions at once. A loss that is too good to be true means that it leaks.
 # - Mask keys, never rows. The padding mask belongs to the keys in all three attentions.
@@ -493,9 +470,9 @@ if CHECKING:
 #
 # ### What becomes of an empty row?
 #
-# A padded batch with an empty sentence, or padding on the left under a causal mask, makes rows without an open key. Our `attention` and `F.scaled_dot_product_attention` give them zeros, silently. `nn.MultiheadAttention` returns NaN when asked for its weights, which is its default; with `need_weights=False` it returns zeros, except with `batch_first=True` in evaluation without gradients, where a fast path gives NaN again (torch 2.13). So a model of PyTorch's layers can train undisturbed and show its first NaN in evaluation.
+# A padded batch with an empty sentence, or padding on the left under a causal mask, makes rows without an open key. Our `attention` and `F.scaled_dot_product_attention` give them zeros. `nn.MultiheadAttention` returns NaN by default; with `need_weights=False` it returns zeros, except with `batch_first=True` in evaluation without gradients, where a fast path gives NaN again (torch 2.13). So a model of PyTorch's layers can train undisturbed and show its first NaN in evaluation.
 #
-# In training, the gradient has to survive, too. Behind the zeros the softmax still holds NaN, and sends NaN back. In our code the *first* `torch.where` stops it, because no gradient passes to a score that was replaced. Where a mask is *added* to the scores, there is no such stop: replace NaN by 0 after the softmax, and the output is clean while the gradients are not.
+# In training, the gradient has to survive, too. Behind the zeros the softmax still holds NaN, and sends NaN back. In our code the *first* `torch.where` stops it, because no gradient passes to a score that was replaced. Where a mask is *added* to the scores, nothing stops it: replace NaN by 0 after the softmax, and the output is clean while the gradients are not.
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -513,9 +490,9 @@ if CHECKING:
 # %% [markdown]
 # ### Why not $-10^9$?
 #
-# Harvard's Annotated Transformer {cite:p}`rush2018annotated` hides a key with $-10^9$, and so does tensor2tensor, the authors' own code. In 32 bits that works, as long as each row keeps an open key. Where *every* key is hidden, all scores are equal, so the query takes the plain average of exactly what it must not see, and nothing tells you.
+# Harvard's Annotated Transformer {cite:p}`rush2018annotated` hides a key with $-10^9$, and so does [tensor2tensor](https://github.com/tensorflow/tensor2tensor/blob/017f83a91da0a4f481834fa0eac44d446774acfe/tensor2tensor/layers/common_attention.py), the authors' own code. In 32 bits that works, as long as each row keeps an open key. Where *every* key is hidden, all scores are equal, so the query takes the plain average of exactly what it must not see.
 #
-# In 16 bits it fails at once: the largest number of fp16 is 65,504, and PyTorch refuses to store $-10^9$ there. Many programs take the smallest number that the type holds, $-65{,}504$. Add two such masks, one for padding and one for the future, and the sum overflows to minus infinity. A boolean mask has no such sums.
+# In 16 bits it fails at once: the largest number of fp16 is 65,504, and PyTorch refuses to store $-10^9$ there. Many programs take the smallest number that the type holds, $-65{,}504$. Add two such masks, one for padding and one for the future, and the sum overflows to minus infinity.
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -527,8 +504,3 @@ if CHECKING:
     assert "overflow" in message
     even = torch.full((5,), -1e9).softmax(-1)
     torch.testing.assert_close(even, torch.full((5,), 0.2))
-
-# %% [markdown]
-# ### What does the paper say?
-#
-# It states the causal mask in section 3.1 and its value $-\infty$ in 3.2.3 ({cite:t}`vaswani2017attention`). Padding isn't mentioned, so one may think that only the decoder needs a mask; in the authors' code, [tensor2tensor](https://github.com/tensorflow/tensor2tensor/blob/017f83a91da0a4f481834fa0eac44d446774acfe/tensor2tensor/layers/common_attention.py), it is there.

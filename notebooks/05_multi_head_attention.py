@@ -25,7 +25,7 @@ from annotated_transformer.attention import Mask, attention
 # %% [markdown]
 # ## Why several heads?
 #
-# In [attention](03_attention.ipynb#from-scores-to-weights), `cat` had two questions: which verb belongs to me, and which adjective? With one softmax it had to divide its weight between the answers, 0.54 for `likes` and 0.20 for `black`, and so it heard only faintly that it is black. No choice of numbers can give both answers their full weight, because the two together never get more than 1.
+# In [attention](03_attention.ipynb#from-scores-to-weights), `cat` had two questions: which verb belongs to me, and which adjective? With one softmax it had to divide its weight between the answers, 0.54 for `likes` and 0.20 for `black`, and so it heard only faintly that it is black. No choice of numbers can give both answers their full weight, because together they never get more than 1.
 #
 # What if `cat` could ask twice? Cut the matrices into two **heads**. The first gets the columns for nouns and verbs and hands over *living* and *edible*; the second gets the columns for adjectives and articles and hands over *dark*. How much weight do you expect `likes` and `black` to get now?
 
@@ -60,9 +60,11 @@ if CHECKING:
     assert round(same_divisor[1][2, 1].item(), 2) == 0.40
 
 # %% [markdown]
-# With two heads, `cat` gives 0.77 to `likes` in one and 0.51 to `black` in the other. (Part of that is the smaller divisor: a head of width 2 divides its scores by $\sqrt 2$, where the single head divided by 2. With the same divisor it would be 0.61 and 0.40.) One answer no longer costs the other, because each head has a total of 1 of its own to give.
+# With two heads, `cat` gives 0.77 to `likes` in one and 0.51 to `black` in the other. One answer no longer costs the other, because each head has a total of 1 of its own to give.
 #
-# The figure also shows what a head does when it has no question. The word `likes` has nothing to ask about adjectives, so its query in head 2 is zero, all scores are equal, and it fetches a little of everything.
+# :::{margin}
+# Part of that is the smaller divisor: a head of width 2 divides its scores by $\sqrt 2$, where the single head divided by 2. With the same divisor it would be 0.61 and 0.40.
+# :::
 #
 # ## The formula
 #
@@ -105,11 +107,11 @@ if CHECKING:
     assert round(one[2, 2].item(), 2) == 0.40 and round(two[2, 2].item(), 2) == 1.01
 
 # %% [markdown]
-# That is what `cat` receives. In the column *adjective* it is twice its weight on `black`: $2 \cdot 0.51 = 1.01$, but for rounding, where the single head brings $2 \cdot 0.20 = 0.40$. There is a price, because each head is narrower and compares only two features instead of four. That is the bargain of this chapter: more questions, with a narrower comparison for each.
+# That is what `cat` receives. In the column *adjective* it is twice its weight on `black`: $2 \cdot 0.51 = 1.01$, but for rounding, where the single head brings $2 \cdot 0.20 = 0.40$. The price is that each head compares only two features instead of four. That is the bargain of this chapter: more questions, with a narrower comparison for each.
 #
 # ## Each head sees the whole word
 #
-# Many drawings look as if each head got a slice of the word, but they mislead. Let $d_\text{model}$ be the width of a word's vector, 512 in the paper's base model. Each $W_i^Q$ has $d_\text{model}$ rows, so a head reads *all* numbers of a word and returns $d_k$ new ones.
+# In many drawings each head seems to get a slice of the word. They mislead. Let $d_\text{model}$ be the width of a word's vector, 512 in the paper's base model. Each $W_i^Q$ has $d_\text{model}$ rows, so a head reads *all* numbers of a word and returns $d_k$ new ones.
 #
 # | matrix | rows | columns | in the base model |
 # |---|---|---|---|
@@ -117,17 +119,17 @@ if CHECKING:
 # | $W_i^V$ | $d_\text{model}$ | $d_v$ | 512 × 64 |
 # | $W^O$ | $h\, d_v$ | $d_\text{model}$ | 512 × 512 |
 #
-# If a head were given 64 of the 512 numbers of each word, its matrices would be $64 \times 64$. Such a head could never compare something in the first part of one word with something in the last part of another.
+# A head that got only 64 of the 512 numbers of each word could never compare something in the first part of one word with something in the last part of another.
 #
 # ## All heads in one multiplication
 #
-# A loop of $h$ small products is slow, and it isn't needed. Each column of a product depends on only one column of the right-hand matrix, so the matrices of all heads can be put side by side and multiplied at once. We got our two heads by cutting $W^Q$, and putting them together gives $W^Q$ again. So a layer with a single matrix of 512 × 512 does hold a matrix for each head: 64 of its columns.
+# A loop of $h$ small products is slow, and it isn't needed. Each column of a product depends on only one column of the right-hand matrix, so the matrices of all heads can be put side by side and multiplied at once. A layer with a single matrix of 512 × 512 therefore holds a matrix for each head: 64 of its columns.
 #
 # **Exercise 1. Write it first** (★★, 20 min). Before you read on, write `multi_head_attention(query, key, value, W_Q, W_K, W_V, W_O, heads)`. `query` holds the vectors of the words that ask, $(B, T, D)$; `key` and `value` hold those of the words that answer, $(B, S, D)$. Here $B$ counts sentences, and $D$ is short for $d_\text{model}$. (In self-attention all three are $X$.) The matrices are $(D, D)$, and you may not loop over the heads. `check("multi_head_attention", multi_head_attention)` from `annotated_transformer` says whether it is right.
 #
 # ## Split
 #
-# Attention treats every axis in front of the last two as one more batch. So we want the heads as an axis of their own, in front of the positions. That takes two steps: cut the last axis in two, then swap.
+# Attention treats every axis in front of the last two as one more batch. So we want the heads as an axis of their own, in front of the positions: cut the last axis into two, then swap.
 
 
 # %% tags=["export"]
@@ -137,7 +139,7 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
 
 
 # %% [markdown]
-# `unflatten` turns $(B, T, H \cdot d_k)$ into $(B, T, H, d_k)$, and `transpose` swaps the two middle axes. The most common first idea is shorter, a single `reshape` into the shape that is wanted. To see what each of them does, we number the cells of four words with six numbers each.
+# `unflatten` turns $(B, T, H \cdot d_k)$ into $(B, T, H, d_k)$, and `transpose` swaps the two middle axes. The most common first idea is shorter, a single `reshape` into the shape that is wanted. To see the difference, we number the cells of four words with six numbers each.
 
 # %%
 numbers = torch.arange(24).reshape(1, 4, 6)
@@ -167,7 +169,7 @@ show(
 # %% [markdown]
 # ## Join
 #
-# After attention the same steps are undone: swap the axes, then flatten the last two into one.
+# After attention both steps are undone:
 
 
 # %% tags=["export"]
@@ -183,7 +185,7 @@ if CHECKING:
 # %% [markdown]
 # ### What breaks without the transpose
 #
-# A reshape moves no numbers but only regroups them, so head 1 gets the first half of the sentence and head 2 the second. We send numbers through one attention, once with each way of splitting, and ask the gradient on which words the output of word 0 depends.
+# A reshape moves no numbers but only regroups them, so head 1 gets the first half of the sentence and head 2 the second. On which words does the output of word 0 depend? We ask the gradient.
 
 
 # %%
@@ -215,8 +217,6 @@ adds = [
     attention(X @ q, X @ k, X @ v)[0] @ rows
     for q, k, v, rows in zip(cut_Q, cut_K, cut_V, (W_O[:2], W_O[2:]))
 ]
-for i, added in enumerate(adds, 1):
-    print(f"head {i} adds to cat", [round(v, 2) for v in added[2].tolist()])
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -235,7 +235,7 @@ if CHECKING:
     assert round(rows[3, 2].item(), 2) == 1.01
 
 # %% [markdown]
-# Joining and projecting is only the fast way to compute this sum. It follows that heads don't disturb each other within a layer, that their order means nothing, and that you remove a head by dropping its term.
+# Joining and projecting is only the fast way to compute this sum. So heads don't disturb each other within a layer, their order means nothing, and you remove a head by dropping its term.
 #
 # ## The width of a head
 #
@@ -261,7 +261,7 @@ def head_width(d_model: int, heads: int) -> int:
 # %% [markdown]
 # ## The module
 #
-# Now the loop becomes four linear maps with one attention between them. The module takes three inputs, because later the words that ask will come from one sentence and those that answer from another: $T$ words ask, $S$ words answer. These are the shapes on the way, first in letters, then in the base model with 2 sentences, 3 queries and 5 keys:
+# Now the loop becomes four linear maps with one attention between them. The module takes three inputs, because later the $T$ words that ask will come from one sentence and the $S$ words that answer from another. The last column has the shapes in the base model for 2 sentences, 3 queries and 5 keys:
 #
 # | step | result | shape | here |
 # |---|---|---|---|
@@ -322,12 +322,13 @@ class MultiHeadAttention(nn.Module):
 # %%
 torch.manual_seed(0)
 x = torch.randn(2, 5, 24, dtype=torch.float64)
-module = MultiHeadAttention(d_model=24, heads=4).double()
+heads = 4
+module = MultiHeadAttention(24, heads).double()
 matrices = [part.weight for part in (module.query, module.key, module.value)]
-by_head = [matrix.T.chunk(4, dim=1) for matrix in matrices]
+by_head = [matrix.T.chunk(heads, dim=1) for matrix in matrices]
 by_loop = head_by_head(x, *by_head, module.output.weight.T)
 
-theirs = nn.MultiheadAttention(24, 4, bias=False, batch_first=True).double()
+theirs = nn.MultiheadAttention(24, heads, bias=False, batch_first=True).double()
 theirs.in_proj_weight.data = torch.cat(matrices)
 theirs.out_proj.weight = module.output.weight
 by_pytorch, _ = theirs(x, x, x)
@@ -357,23 +358,18 @@ if CHECKING:
     torch.testing.assert_close(uneven(x, x, x), head_by_head(x, *W))
 
 # %% [markdown]
-# All three agree, in fact to twelve decimals. (If you compare with a mask, remember that PyTorch's module means the opposite: there, True hides.)
-#
 # ## What heads cost
 #
 # More heads cost no parameters, although "multi-head attention has more parameters" is a common belief. With $d_k = d_v = d_\text{model} / h$, each of the four matrices has $d_\text{model}^2$ numbers, however many heads they are cut into: $4 \cdot 512^2 = 1{,}048{,}576$ in the base model.
 
-# %%
-one, many = MultiHeadAttention(512, heads=1), MultiHeadAttention(512, heads=32)
-counts = [sum(p.numel() for p in part.parameters()) for part in (one, many)]
-print("1 head: {:,} parameters, 32 heads: {:,}".format(*counts))
-
 # %% tags=["remove-cell"]
 if CHECKING:
-    assert counts == [4 * 512**2] * 2
+    for heads in (1, 8, 32):
+        layer = MultiHeadAttention(512, heads)
+        assert sum(p.numel() for p in layer.parameters()) == 4 * 512**2 == 1_048_576
 
 # %% [markdown]
-# They cost no multiplications, either. One score takes $d_k = d_\text{model} / h$ of them, and each pair of words has $h$ scores, so a pair takes $d_\text{model}$ multiplications for any $h$. What grows is the number of weights, and each weight needs an exponential.
+# They cost no multiplications, either. One score takes $d_k = d_\text{model} / h$ of them, and each pair of words has $h$ scores, so a pair takes $d_\text{model}$ multiplications for any $h$. What grows is the number of weights, each of which needs an exponential.
 #
 # ## How many heads to take
 #
@@ -384,11 +380,11 @@ if CHECKING:
 # | width | 512 | 128 | 64 | 32 | 16 |
 # | BLEU | 24.9 | 25.5 | 25.8 | 25.8 | 25.4 |
 #
-# One head is worst, but 32 are too many again, perhaps because a narrow head compares two words by few features. ([In miniature, from three seeds](22_variations.ipynb#heads-and-their-width-rows-a-and-b), one head is worst, too, and 32 do no harm.)
+# One head is worst, and 32 are too many again, perhaps because a narrow head compares two words by few features. ([In miniature](22_variations.ipynb#heads-and-their-width-rows-a-and-b), one head is worst, too, but 32 do no harm.)
 #
 # ## How heads differ
 #
-# Nothing in the loss asks heads to differ. They start from different random matrices, so each gets a different gradient. To see where that leads, we look ahead to a trained model that comes with this book: `captions-de-en`, which translates German captions of photographs. In its second decoder layer, four heads look from the English sentence, as it is written, to the German one.
+# Nothing in the loss asks heads to differ. They start from different random matrices, so each gets a different gradient. To see where that leads, we look ahead to `captions-de-en`, a trained model that comes with this book and translates German captions of photographs.
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-heads", "caption": "Do heads look at the same words? The four heads of the second decoder layer of the trained model, from an English sentence (rows: the word about to be written) to the German one (columns). An empty cell is a weight of 0, a full one 1."}}
 model, tokenizer = load_pretrained("captions-de-en")
@@ -431,7 +427,7 @@ if CHECKING:
 #
 # - A head is a small attention with projections of its own. It reads the whole word and asks one question.
 # - One matrix multiplication projects for all heads. Then split: cut the last axis, and move the head axis to the front. A reshape alone gives the right shape and the wrong content.
-# - $W^O$ has $h\, d_v$ rows and $d_\text{model}$ columns. The output is a sum over heads.
+# - The output is a sum over heads.
 # - $h$ heads of width $d_\text{model} / h$ have as many parameters as one: $4\, d_\text{model}^2$.
 
 # %% [markdown]
@@ -502,34 +498,14 @@ if CHECKING:
 # %% [markdown]
 # ## Further
 #
-# ### Several heads that share keys and values
-#
-# In **grouped-query attention** {cite:p}`ainslie2023gqa` there are $h$ heads for the queries and only $g$ for keys and values, so that each of the $g$ serves $h/g$ heads of queries. While a sentence is written, keys and values of all its words have to be kept in memory, and with 8 heads in 2 groups that is a quarter of the numbers. With $g = 1$ it is *multi-query* attention {cite:p}`shazeer2019fast`.
-#
 # ### Why does `view` fail after the transpose?
 #
-# A tensor is one long row of numbers in memory, with a *stride* for each axis that says how far to jump for the next entry. `transpose` moves no numbers; it swaps two strides. In a transposed head, the next number is 1 further on and the next word 6, so the 12 numbers of head 1 would be 0, 1, 2, 6, 7, 8 and so on. `view` needs steps of one size. `flatten` and `reshape` copy the numbers if they must, and so does the `.contiguous().view(...)` of older code.
+# A tensor is one long row of numbers in memory, with a *stride* for each axis that says how far to jump for the next entry. `transpose` moves no numbers; it swaps two strides. In a transposed head, the next number is 1 further on and the next word 6, so the 12 numbers of head 1 would be 0, 1, 2, 6, 7, 8 and so on. `view` needs steps of one size. `flatten` and `reshape` copy the numbers if they must, as the `.contiguous()` of older code does.
 #
 # ### Maps without a bias
 #
 # The formula has no bias. One on the keys, $b$, would do nothing at all, because it adds the same number, $q \cdot b$, to all scores of a query, and softmax sees only differences. Set `bias=True` to load weights that were trained with biases; all four maps then have one.
-
-# %% tags=["remove-cell"]
-if CHECKING:
-    random = torch.Generator().manual_seed(0)
-    queries = torch.randn(2, 8, 5, 16, generator=random)  # 8 heads
-    few_keys, few_values = torch.randn(2, 2, 2, 5, 16, generator=random)  # 2 groups
-    grouped = attention(
-        queries,
-        few_keys.repeat_interleave(4, dim=1),
-        few_values.repeat_interleave(4, dim=1),
-    )[0]
-    fused = nn.functional.scaled_dot_product_attention(
-        queries, few_keys, few_values, enable_gqa=True
-    )
-    torch.testing.assert_close(grouped, fused)
-
-# %% [markdown]
+#
 # ## Sources
 #
 # Multi-head attention is section 3.2.2 of {cite:t}`vaswani2017attention`. How many heads of a trained model can be removed is measured by {cite:t}`michel2019sixteen` and {cite:t}`voita2019analyzing`.

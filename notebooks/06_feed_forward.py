@@ -7,7 +7,7 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 # %% [markdown]
 # # The feed-forward network
 #
-# The feed-forward network ends every layer of the model. It is two linear maps with a cut at zero (a ReLU) between them, and it draws conclusions from what attention has brought to a position (section 3.3 of the paper).
+# The feed-forward network ends every layer of the model. It is two linear maps with a cut at zero between them, and it draws conclusions from what attention has brought to a position (section 3.3 of the paper).
 
 # %% tags=["remove-input"]
 from book.machine import show_machine
@@ -30,19 +30,8 @@ from book.example import FEATURES, W_K, W_O, W_Q, W_V, WORDS, X
 stream = X + attention(X @ W_Q, X @ W_K, X @ W_V)[0] @ W_O
 print({name: round(v, 2) for name, v in zip(FEATURES, stream[3].tolist())})
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-heard", "caption": "What do the words know after attention? Each row is a word of chapter 3 plus what it fetched. The row of `likes` has \u201cverb\u201d, \u201cliving\u201d and \u201cedible\u201d, but no column says what follows from the three together."}}
-from annotated_transformer import check, load_pretrained
-from annotated_transformer.masks import EOS
-from annotated_transformer.multi_head_attention import MultiHeadAttention
-from book.figures import SKY, heatmap, show
-
-show(
-    heatmap(stream, WORDS, FEATURES, titles=("position", "after attention"), limit=2.2),
-    alt="The row of likes has 2 for verb, 0.76 for living and 0.29 for edible.",
-)
-
 # %% [markdown]
-# If you know that `likes` is a verb, and that something living and something edible are involved, you know more: this liking is about a meal. But a meal is a new fact, and what attention returns is a blend of old ones. Could more attention, ten layers of it, arrive at the conclusion? Take a guess before you read on.
+# If you know that `likes` is a verb, and that something living and something edible are involved, you know more: this liking is about a meal. But a meal is a new fact: none of the six numbers stands for it, and what attention returns is a blend of old ones. Could ten layers of attention arrive at the conclusion? Take a guess before you read on.
 #
 # ## What attention alone cannot do
 #
@@ -62,7 +51,7 @@ if CHECKING:
     torch.testing.assert_close(layer(2 * x, 2 * x, 2 * x), 2 * layer(x, x, x))
 
 # %% [markdown]
-# What attention makes of *one* word is linear, and ten such layers are ten matrices in a row, whose product is one matrix. That is too weak for even the simplest conclusion. Let $a$ and $b$ be 0 or 1, and suppose that $f(a, b) = ua + vb + c$ computes "$a$ *and* $b$". Then
+# So ten such layers are ten matrices in a row, whose product is one matrix. That is too weak for even the simplest conclusion. Let $a$ and $b$ be 0 or 1, and suppose that $f(a, b) = ua + vb + c$ computes "$a$ *and* $b$". Then
 #
 # $$
 # f(1, 1) + f(0, 0) = u + v + 2c = f(1, 0) + f(0, 1).
@@ -70,7 +59,7 @@ if CHECKING:
 #
 # But the left side must be $1 + 0$ and the right side $0 + 0$, and no choice of $u$, $v$ and $c$ can give both.
 #
-# With more words there is one thing that isn't linear: the weights. A head can use them to compute *and* after all. Let its query be constant (`likes` could take its feature *verb* for that, which is always 2), and let the word look at itself and at a null word, which stands for nothing. The word's own key gives the score $10\,(a + b)$, and its value is 1; the null word has the score 15 and the value 0:
+# With more words there is one thing that isn't linear, the weights, and a head can use them to compute *and* after all. Let the query be constant, and let the word look at itself and at a null word. Its own key gives the score $10\,(a + b)$, and its value is 1; the null word has the score 15 and the value 0:
 
 # %%
 for a, b in [(0, 0), (0, 1), (1, 0), (1, 1)]:
@@ -88,11 +77,11 @@ if CHECKING:
     assert [round(v, 3) for v in gate] == [0.0, 0.007, 0.993]
 
 # %% [markdown]
-# So attention can open and close a gate. But look at the price. This one conclusion takes a whole head, with its only softmax; the head can't listen to other words meanwhile, because every weight that they get is missing here; and the answer comes as a share of 1, so whatever else scores high pushes it down. A layer of the paper's model has 8 heads. What attention alone cannot do is draw *many* conclusions about a word, each for itself. The network of this chapter has 2,048 units for that, and they don't compete.
+# So attention can open and close a gate. But this one conclusion takes a whole head: if the head listens to other words meanwhile, every weight that they get is missing here. A layer of the paper's model has 8 heads. What attention alone cannot do is draw *many* conclusions about a word, each for itself. The network of this chapter has 2,048 units for that, and they don't compete.
 #
 # ## One unit, built by hand
 #
-# A unit computes a sum and cuts off everything below zero. The cut is called **ReLU** (rectified linear unit), $\operatorname{ReLU}(z) = \max(0, z)$, and $\operatorname{ReLU}(a + b - 1)$ is "$a$ *and* $b$":
+# A **unit** computes a weighted sum and cuts off everything below zero. The cut is called **ReLU** (rectified linear unit), $\operatorname{ReLU}(z) = \max(0, z)$, and $\operatorname{ReLU}(a + b - 1)$ is "$a$ *and* $b$":
 #
 # | $a$ | $b$ | $a + b - 1$ | after ReLU |
 # |:---:|:---:|:---:|:---:|
@@ -101,11 +90,11 @@ if CHECKING:
 # | 1 | 0 | 0 | 0 |
 # | 1 | 1 | 1 | **1** |
 #
-# The weights, 1 and 1, say what to look for, and the bias, −1, sets how much evidence it takes. Such a weighted sum with a threshold is a **unit**.
+# The weights, 1 and 1, say what to look for, and the bias, −1, sets how much evidence it takes.
 #
 # ## The network
 #
-# The feed-forward network is many such units, side by side. The vector $x$ of one position, $d_\text{model} = 512$ numbers in the base model, is multiplied out to $d_\text{ff} = 2048$ sums. Negative sums become zero, and a second matrix turns the 2048 numbers back into 512:
+# The feed-forward network is many units, side by side. The vector $x$ of one position, $d_\text{model} = 512$ numbers in the base model, is multiplied out to $d_\text{ff} = 2048$ sums. Negative sums become zero, and a second matrix turns the 2048 numbers back into 512:
 #
 # $$ \text{FFN}(x) = \max(0,\; x W_1 + b_1)\, W_2 + b_2 $$ (eq-ffn)
 #
@@ -136,7 +125,7 @@ class FeedForward(nn.Module):
 # The dropout between the layers isn't in the paper; here it is an option, 0 by default.
 # :::
 #
-# To see it work, take a network with two units, set by hand. The first, "meal", adds up the columns verb, living and edible and needs more than 2.5. The second, "pet", adds up noun, adjective and living and needs more than 3. A unit *fires* where its sum, after the bias, is above zero. At which words will these two fire?
+# Take a network with two units, set by hand. The first, "meal", adds up the columns verb, living and edible and needs more than 2.5. The second, "pet", adds up noun, adjective and living and needs more than 3. A unit *fires* where its sum, after the bias, is above zero. At which words will these two fire?
 
 # %%
 # A unit is a column of W1 and a row of W2
@@ -144,9 +133,10 @@ W1 = torch.tensor([[0, 1, 0, 0, 1, 1], [1, 0, 1, 0, 1, 0]]).double().T
 b1 = torch.tensor([-2.5, -3.0]).double()
 W2 = torch.tensor([[0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 1, -1]]).double()
 fired = (stream @ W1 + b1).relu()
-print({word: [round(v, 2) for v in row] for word, row in zip(WORDS, fired.tolist())})
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-stamp", "caption": "What does \u201cposition-wise\u201d mean? Each row is computed from the row to its left and from nothing else, by the same two units. The input is the five words after attention; `likes` carries the 0.76 and 0.29 that it fetched. The unit \u201cmeal\u201d fires at `likes`, the unit \u201cpet\u201d at `cat`; the output is what they write. Purple is positive, orange negative; the weights are made up."}}
+from book.figures import SKY, heatmap, show
+
 units = ["meal", "pet", *[f"unit {j}" for j in range(3, len(b1) + 1)]]
 show(
     heatmap(stream, WORDS, FEATURES, titles=("", "input x"), limit=2.2, cell=30),
@@ -166,9 +156,9 @@ if CHECKING:
 #
 # $$ \text{FFN}(x) = b_2 + \sum_{j=1}^{d_\text{ff}} \operatorname{ReLU}(x \cdot w_j + b_{1j})\; u_j $$ (eq-ffn-units)
 #
-# Unit $j$ compares $x$ with its pattern $w_j$ by a dot product. If $x$ fits well enough, the unit adds its vector $u_j$ to the output, and the better the fit, the more of it. In {numref}`fig-stamp`, "meal" computes at `likes` $2 + 0.76 + 0.29 - 2.5 = 0.55$ and writes that much "edible": this liking is about food. Without what attention fetched, the sum would be −0.5 and the unit would be silent. The word `fish`, which may also be a verb, just misses the threshold. "Pet" finds `cat`, a noun that is alive and dark, adds to "living" and takes "edible" away.
+# Unit $j$ compares $x$ with its pattern $w_j$ by a dot product. If $x$ fits well enough, the unit adds its vector $u_j$ to the output, and the better the fit, the more of it. In {numref}`fig-stamp`, "meal" computes at `likes` $2 + 0.76 + 0.29 - 2.5 = 0.55$ and writes that much "edible": this liking is about food. Without what attention fetched, the sum would be −0.5 and the unit would be silent. "Pet" finds `cat`, a noun that is alive and dark, adds to "living" and takes "edible" away.
 #
-# Now let the class compute the same, with our weights in it (`nn.Linear` stores a matrix transposed), and add the units up by hand:
+# The class computes the same as the units added up by hand (`nn.Linear` stores a matrix transposed):
 
 # %%
 network = FeedForward(d_model=6, d_ff=len(b1)).double()
@@ -196,42 +186,20 @@ if CHECKING:
 #
 # ## Each position by itself
 #
-# Attention mixes positions; the feed-forward network mixes the numbers within one. To test that, we take the gradient of each output with respect to each input, at six positions. Where it isn't zero, the output moves with the input.
-
+# Attention mixes positions; the feed-forward network mixes the numbers within one. Put `fish` in the place of `cat`, and see how much the output changes at each of the five positions:
 
 # %%
-def which_move(part):
-    x = torch.randn(1, 6, 8, dtype=torch.float64)
-    gradient = torch.autograd.functional.jacobian(part, x)  # (1, 6, 8, 1, 6, 8)
-    return gradient.abs().amax(dim=(0, 2, 3, 5)) > 1e-9
-
-
-by_attention = which_move(lambda x: layer(x, x, x))
-by_network = which_move(FeedForward(d_model=8, d_ff=32).double())
-print(int(by_attention.sum()), "and", int(by_network.sum()), "of 36 pairs")
-
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-who-moves", "caption": "Which outputs move when one input changes? A filled cell with a 1 means that the output at this row depends on the input at this column. Attention reaches everywhere, a convolution with kernel 3 reaches the neighbors, the feed-forward network stays where it is."}}
-window = nn.Conv1d(8, 8, kernel_size=3, padding=1).double()
-moves = {
-    "attention": by_attention,
-    "convolution, kernel 3": which_move(
-        lambda x: window(x.transpose(1, 2)).transpose(1, 2)
-    ),
-    "feed-forward": by_network,
-}
-at = [str(t) for t in range(6)]
-drawn = [
-    heatmap(moved.double(), at, at, titles=("output", name), cell=20, color=SKY)
-    for name, moved in moves.items()
-]
-show(
-    *drawn,
-    alt="For attention all cells are filled; for the convolution the diagonal and its neighbors; for the feed-forward network the diagonal.",
-)
+other = stream.clone()
+other[2] = stream[4]  # "fish" in the place of "cat"
+fetched = [attention(x @ W_Q, x @ W_K, x @ W_V)[0] for x in (stream, other)]
+concluded = [network(x) for x in (stream, other)]
+for name, (before, after) in (("attention", fetched), ("feed-forward", concluded)):
+    print(f"{name:13}", [round(c, 2) for c in (after - before).norm(dim=-1).tolist()])
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    assert torch.equal(by_network, torch.eye(6).bool())
+    assert (fetched[0] - fetched[1]).norm(dim=-1).min() > 0.01
+    assert (concluded[0] - concluded[1]).any(dim=-1).nonzero().tolist() == [[2]]
 
 # %% [markdown]
 # ## Why wide, and then narrow again?
@@ -251,15 +219,15 @@ for d_ff in (8, 64, 512):
     print(f"d_ff {d_ff:3}: {missed:.2f} of the variance is missed")
 
 # %% [markdown]
-# Eight random units miss nearly all of the product, 512 only a twentieth. In a real network the patterns are learned as well. The output must return to the input's width, because it is added to the input ([layers](09_layers.ipynb#let-each-part-add)).
+# Eight random units miss nearly all of the product, 512 only a twentieth. The output must return to the input's width, because it is [added to the input](09_layers.ipynb#let-each-part-add).
 #
-# Four times the model's width is a choice that worked; nothing in the formula demands it. In rows C of the paper's Table 3, a $d_\text{ff}$ of 1024, 2048 and 4096 brings 25.4, 25.8 and 26.2 BLEU. The gain goes on, but the last 0.4 cost 25 million parameters more, 90 instead of 65 million.
+# Four times the model's width is a choice that worked. In rows C of the paper's Table 3, a $d_\text{ff}$ of 1024, 2048 and 4096 brings 25.4, 25.8 and 26.2 BLEU. The gain goes on, but the last 0.4 takes 90 million parameters instead of 65 million.
 #
-# Width is where the parameters are. One network of the base model has $2 \cdot 512 \cdot 2048$ weights and $2048 + 512$ biases, 2,099,712 in all, and the attention beside it $4 \cdot 512^2 = 1{,}048{,}576$. So two thirds of an encoder layer is feed-forward.
+# One network of the base model has $2 \cdot 512 \cdot 2048$ weights and $2048 + 512$ biases, 2,099,712 in all, and the attention beside it $4 \cdot 512^2 = 1{,}048{,}576$. So two thirds of an encoder layer is feed-forward.
 #
 # ## Which units fire
 #
-# In an untrained network a sum is as often above zero as below, so half of the units fire. What does training make of that? We ask [the captions model](05_multi_head_attention.ipynb#how-heads-differ) again, and read the sums in its top encoder layer for one caption.
+# In an untrained network a sum is as often above zero as below, so half of the units fire. And after training? We read the sums in the top encoder layer of [the captions model](05_multi_head_attention.ipynb#how-heads-differ), for one caption.
 
 # %% tags=["nbval-ignore-output"]
 from annotated_transformer import load_pretrained
@@ -313,17 +281,15 @@ if CHECKING:
     assert alone.max() <= 4 and (alone > 2).sum() <= 3
 
 # %% [markdown]
-# In this one caption about one sum in sixty is above zero, although nothing in the loss counts firing units. Other trained Transformers are sparse, too: {cite:t}`li2023lazy` find that 3.0% fire in T5-Base and 6.3% in a vision Transformer. That fits the picture of the formula: a stored pattern, and something to write in the few places where it is found.
-
-# %% [markdown]
+# In this one caption about one sum in sixty is above zero, although nothing in the loss counts firing units. Other trained Transformers are sparse, too: {cite:t}`li2023lazy` find that 3.0% fire in T5-Base and 6.3% in a vision Transformer.
+#
 # ## What to remember
 #
 # - Attention moves information between positions; the feed-forward network works on it within one, with the same weights at every position.
 # - A unit compares $x$ with a pattern and, above a threshold, adds a vector to the output. The network is the sum of 2048 such units.
 # - Attention can gate, but one question per head. What it makes of a single word is linear, and so would be the network without its ReLU.
 # - Two thirds of an encoder layer's parameters are here.
-
-# %% [markdown]
+#
 # ## Exercises
 #
 # **1. Write it first** is [above](#the-network).
@@ -341,6 +307,7 @@ if CHECKING:
 
 # %% tags=["remove-cell"]
 if CHECKING:
+    from annotated_transformer import check
 
     def feed_forward(x, W1, b1, W2, b2):
         sums = x @ W1 + b1
@@ -393,7 +360,7 @@ if CHECKING:
 #
 # $$ \frac{\partial L}{\partial w_j} = \sum_{\text{positions where } j \text{ fires}} (g \cdot u_j)\; x. $$ (eq-ffn-gradient)
 #
-# So a unit learns only from positions where it fires already. One that is silent for *every* input gets no gradient and stays as it is: a **dead unit**. A few steps that are too large can push a threshold that far, which is one of the reasons to start training with small steps ([schedule](16_schedule.ipynb#why-does-a-transformer-need-a-warm-up)).
+# So a unit learns only where it fires already, and one that is silent for *every* input stays as it is: a **dead unit**. A few steps that are too large can push a threshold that far, which is one of the reasons to start training with small steps ([schedule](16_schedule.ipynb#why-does-a-transformer-need-a-warm-up)).
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -413,11 +380,11 @@ if CHECKING:
 # %% [markdown]
 # ### ReLU, and SwiGLU today
 #
-# BERT and GPT took a ReLU that is rounded off at zero (GELU). Most newer language models, PaLM and Llama among them, change more than that. **SwiGLU** ({cite:t}`shazeer2020glu`) gives every unit two patterns: the sum of one, passed through a smooth ReLU called SiLU, is a gate, and the other's sum is multiplied by it. A third matrix would cost half as much again, so the width is cut to two thirds: $\tfrac23 \cdot 2048 \approx 1365$. In Shazeer's experiments the gated forms beat ReLU and GELU at equal size, and the explanation that he offers is "divine benevolence".
+# BERT and GPT took a ReLU that is rounded off at zero (GELU). Most newer language models, PaLM and Llama among them, change more than that. **SwiGLU** ({cite:t}`shazeer2020glu`) gives every unit two patterns: the sum of one, passed through a smooth ReLU called SiLU, is a gate, and the other's sum is multiplied by it. A third matrix would cost half as much again, so the width is cut to two thirds: $\tfrac23 \cdot 2048 \approx 1365$. In Shazeer's experiments the gated forms beat ReLU and GELU at equal size; he offers "divine benevolence" as the explanation.
 #
 # ### Why does the paper speak of convolutions?
 #
-# Section 3.3 remarks that the network equals two convolutions with kernel size 1. A window of one position mixes nothing, so what remains is one linear map applied everywhere. The weights can be copied from one form into the other.
+# Section 3.3 remarks that the network equals two convolutions with kernel size 1. A window of one position mixes nothing, so what remains is one linear map applied everywhere.
 
 # %% tags=["remove-cell"]
 if CHECKING:

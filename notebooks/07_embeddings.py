@@ -24,7 +24,7 @@ from torch import Tensor, nn
 # %% [markdown]
 # ## Why not feed the number itself?
 #
-# A tokenizer turns a sentence into whole numbers, one for each *token*, a word or a piece of one. You could hand that number to a linear layer. What would be wrong with the result?
+# A tokenizer turns a sentence into whole numbers, one for each *token*, a word or a piece of one. What goes wrong if you hand that number to a linear layer?
 
 # %% tags=["hide-input"]
 import altair as alt
@@ -36,17 +36,18 @@ from book.figures import AMBER, INK, POSITION, SKY, heatmap, show
 # %%
 torch.manual_seed(0)
 from_number = nn.Linear(1, 4, bias=False)
-for token in (4.0, 8.0):
-    print(token, [round(v, 2) for v in from_number(torch.tensor([token])).tolist()])
+for token in (4, 8):
+    vector = from_number(torch.tensor([float(token)]))
+    print(token, [round(v, 2) for v in vector.tolist()])
 
 # %% [markdown]
 # Token 8 gets twice the vector of token 4, though 4 may be `cat` and 8 `quickly`. A token's number is only its place in a list.
 #
-# The fair input is a **one-hot vector**: as long as the vocabulary, zero everywhere but at the token's place, so that all tokens are equally far apart. With the paper's vocabulary of about 37,000, 25 tokens become $25 \cdot 37{,}000 = 925{,}000$ numbers, 25 of which aren't zero.
+# The fair input is a **one-hot vector**: as long as the vocabulary, zero everywhere but at the token's place. Then all tokens are equally far apart. But with the paper's vocabulary of about 37,000, 25 tokens become $25 \cdot 37{,}000 = 925{,}000$ numbers, all but 25 of them zero.
 #
-# The first thing that a network does with a one-hot vector is to multiply it by some matrix $E$, and that product is one row of $E$. So we skip the zeros and look the row up. It is the token's **embedding**.
+# A network begins by multiplying its input by some matrix $E$, and a one-hot vector times $E$ is one row of $E$. So we skip the zeros and look the row up. It is the token's **embedding**.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-lookup", "caption": "Why is a lookup a matrix product? `cat`, `likes` and `fish` as one-hot rows; a table $E$ of five words, the vectors of chapter 3; and the product of the two, which is rows 2, 3 and 4 of the table."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-lookup", "caption": "Why is a lookup a matrix product? `cat`, `likes` and `fish` as one-hot rows, times a table $E$ of five words, the vectors of chapter 3, are rows 2, 3 and 4 of the table."}}
 tokens = torch.tensor([2, 3, 4])
 one_hot = F.one_hot(tokens, num_classes=5).double()
 three = ["cat", "likes", "fish"]
@@ -69,7 +70,7 @@ if CHECKING:
 #
 # ## How the table scores words
 #
-# Suppose the model has written *the black cat likes* and looks for the next word. At the top of the decoder there is one vector $x$ for this position, the *state*, and each word is scored by its dot product with it. Let the state ask for a noun that is edible. Which word will win, and which will come second?
+# Suppose the model has written *the black cat likes*. At the top of the decoder stands one vector $x$, the *state*, and each word is scored by its dot product with it. Let the state ask for a noun that is edible. Which word will win, and which will come second?
 
 # %%
 from book.example import WORDS, X
@@ -79,11 +80,11 @@ scores = dict(zip(WORDS, (x @ X.T).tolist()))
 print(scores)
 
 # %% [markdown]
-# For `fish` the product is $1 \cdot 1.5 + 1 \cdot 1 = 2.5$, for `cat` it is 2: a noun, but not edible. So the table in which the model looks words up also scores the next word, and using one table for both is called **weight tying**. A score before the softmax is a **logit**.
+# For `fish` the product is $1 \cdot 1.5 + 1 \cdot 1 = 2.5$, for `cat` it is 2: a noun, but not edible. So the table that turns words into vectors can also score the next word. Using one table for both is called **weight tying**, and a score before the softmax is a **logit**.
 #
 # ## The code
 #
-# Let $E$ be the table, with $|V|$ rows and $d_\text{model}$ columns, $o$ a one-hot row, and $x$ the vector that the decoder has computed:
+# The table $E$ has $|V|$ rows and $d_\text{model}$ columns. For a one-hot row $o$ and a state $x$:
 #
 # $$
 # \text{embed}(o) = \sqrt{d_\text{model}}\; o\, E
@@ -91,7 +92,7 @@ print(scores)
 # \text{logits}(x) = x\, E^\top
 # $$ (eq-embedding)
 #
-# The root makes the looked-up numbers larger; [further down](#why-multiply-by-the-square-root-of-) we measure what that is good for.
+# What the root is good for, we measure [further down](#why-multiply-by-the-square-root-of-).
 #
 # **Exercise 1. Write it first** (★, 10 min). Before you read on, write `embedding(tokens, table)` and `logits(states, table)` for tokens of any shape, without `F.embedding` and `F.linear`. `check("embedding", embedding)` from `annotated_transformer` says whether the first is right.
 
@@ -117,13 +118,14 @@ class Embedding(nn.Module):
 
 
 # %% [markdown]
-# To check the lookup, we multiply one-hot vectors by the table. Before that we print three shapes, those of two sentences of four tokens, of the tokens' vectors, and of the logits for a vocabulary of ten:
+# For two sentences of four tokens, we print the shapes of tokens, vectors and logits, and compare the lookup with the product of one-hot vectors and table:
 
 # %%
 embedding = Embedding(vocabulary_size=10, d_model=6)
 tokens = torch.tensor([[1, 4, 8, 2], [1, 7, 2, 0]])
 states = embedding(tokens)
-product = F.one_hot(tokens, num_classes=10).float() @ embedding.weight * sqrt(6)
+words, width = embedding.weight.shape
+product = F.one_hot(tokens, words).float() @ embedding.weight * sqrt(width)
 print(tuple(tokens.shape), tuple(states.shape), tuple(embedding.logits(states).shape))
 print(f"largest difference: {(states - product).abs().max():.4f}")
 
@@ -135,7 +137,7 @@ if CHECKING:
 # %% [markdown]
 # ## One table, three uses
 #
-# The paper shares the table three ways, which is possible because both languages are cut into pieces from one vocabulary ([tokenization](14_tokenization.ipynb#where-does-the-papers-37000-come-from)).
+# The paper uses one table in three places, which is possible because both languages are cut into pieces from [one vocabulary](14_tokenization.ipynb#where-does-the-papers-37000-come-from).
 #
 # | use | operation | in, out | rows that learn in a step |
 # |---|---|---|---|
@@ -143,13 +145,13 @@ if CHECKING:
 # | target words | look up | $(B, T) \to (B, T, D)$ | the words of the target |
 # | output | dot products | $(B, T, D) \to (B, T, \lvert V\rvert)$ | all |
 #
-# In which direction does a row move? With $p_v$ for the probability of word $v$, $y$ for the right word, and $[v = y]$ equal to 1 for the right word and else 0, the gradient that the output sends to row $v$, for one position, is
+# In which direction does a row move? Let $p_v$ be the probability of word $v$, let $y$ be the right word, and let $[v = y]$ be 1 for the right word and else 0. At one position, the output sends row $v$ the gradient
 #
 # $$
 # \frac{\partial L}{\partial E_v} = (p_v - [v = y])\; x.
 # $$ (eq-output-gradient)
 #
-# A step goes against the gradient. So the right word's row moves in the direction of $x$, which raises its logit, and every other row moves the opposite way, the further, the more probable the model thought the word. In our example `fish` is the right word:
+# A step goes against the gradient. So the right word's row moves in the direction of $x$, which raises its logit, and every other row moves the opposite way, the further, the higher the model rated its word. Let `fish` be right:
 
 # %%
 p = torch.tensor(list(scores.values())).softmax(dim=-1)
@@ -172,7 +174,7 @@ if CHECKING:
     expected = (chances - F.one_hot(torch.tensor(4), 10))[:, None] * state
     torch.testing.assert_close(embedding.weight.grad, expected)
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-output-step", "caption": "What does one step do to the table? The five words in two of their six columns, when `fish` is the right word (learning rate 1). Each moves along its line to the open square: `fish` parallel to the state (from the origin to the circle), so that its dot product grows, the others the opposite way. Rated high, `cat` moves far; `the`, `black` and `likes`, all at (0, 0), hardly move."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-output-step", "caption": "What does one step do to the table? The five words in two of their six columns, when `fish` is the right word (learning rate 1). Each moves to the open square: `fish` in the direction of the state, the others the opposite way. Rated high, `cat` moves far."}}
 ends = X + pull[:, None] * x
 moves = {}  # words that begin and end at the same places share a line
 for word, a, b in zip(WORDS, X.tolist(), ends.tolist()):
@@ -204,15 +206,15 @@ show(
 )
 
 # %% [markdown]
-# One table holds $37{,}000 \times 512 = 18.9$ million numbers. Three would hold 56.8 million, more than the 44.1 million of all other parts of the base model together. The price is that `die`, a German article and an English verb, has one row for both, and the layers above must tell them apart by their neighbors. Input and output may also want different vectors for the same word. Many of today's large language models, in which the table is only a small part, therefore leave the output untied, with a table of its own.
+# One table holds $37{,}000 \times 512 = 18.9$ million numbers. Three would hold 56.8 million, more than the 44.1 million of all other parts of the base model together. The price is that `die`, a German article and an English verb, has one row for both, and the layers above must tell them apart by their neighbors. Many of today's large language models, in which the table is only a small part, give the output a table of its own.
 #
 # ## The softmax is in the loss
 #
-# The paper's Figure 1 has two boxes at the top, *Linear* and *Softmax*. The linear box is our `logits`, and the softmax turns a position's logits into probabilities. For our five words the exponentials of 0, 0, 2, 0 and 2.5 are 1, 1, 7.39, 1 and 12.18, together 22.57, so `fish` gets $12.18 / 22.57 = 0.54$.
+# The paper's Figure 1 has two boxes at the top, *Linear* and *Softmax*. The linear box is our `logits`, and the softmax turns them into probabilities. For our five words the exponentials of 0, 0, 2, 0 and 2.5 are 1, 1, 7.39, 1 and 12.18, together 22.57, so `fish` gets $12.18 / 22.57 = 0.54$.
 #
 # ### Why is there no softmax in the code?
 #
-# In training, the loss needs the *logarithm* of one probability, and `F.cross_entropy` does softmax and logarithm in one step. Two steps would be less exact, because $e^{-200}$ is too small for a float of 32 bits and becomes 0, whose logarithm is minus infinity.
+# The loss needs the *logarithm* of one probability, and `F.cross_entropy` does softmax and logarithm in one step. In two steps, $e^{-200}$ would become 0, since it is too small for a float of 32 bits, and the logarithm of 0 is minus infinity.
 
 # %%
 far = torch.tensor([0.0, 200.0])
@@ -221,11 +223,11 @@ one_step = far.log_softmax(-1)
 print("two steps:", two_steps.tolist(), " one step:", one_step.tolist())
 
 # %% [markdown]
-# A translator that always takes the most probable word needs no softmax either, since the largest logit has the largest probability.
+# Nor is a softmax needed to find the most probable word, since that word has the largest logit.
 #
 # ### What one softmax too many breaks
 #
-# Add one to the model, and everything still runs. But the loss takes the probabilities for logits and applies softmax again. Even a perfect answer is then only a logit of 1 among zeros:
+# With a softmax in the model, everything still runs. But the loss takes the probabilities for logits and applies its own. Even a perfect answer is then only a logit of 1 among zeros:
 
 # %%
 right = torch.tensor([4, 2, 8])  # three of ten words
@@ -238,28 +240,29 @@ print(f"twice: {F.cross_entropy(perfect.softmax(-1), right):.2f}")
 #
 # ## Why multiply by the square root of $d_\text{model}$?
 #
-# The paper gives the factor and no reason. The authors' code, tensor2tensor, starts the table from a normal distribution with standard deviation $d_\text{model}^{-0.5}$, and that explains it: one table has two jobs, and they want numbers of different size (standard deviation).
+# The paper gives no reason, but the authors' code, tensor2tensor, suggests one: it starts the table from a normal distribution with standard deviation $d_\text{model}^{-0.5}$. One table has two jobs, and they want numbers of different size (standard deviation).
 #
 # - **As output.** A logit is a sum of 512 products. If the state's numbers have size 1 and the table's have size $s$, the logit has size $s\sqrt{512}$. For logits of size 1, $s$ must be $1/\sqrt{512} = 0.044$.
 # - **As input.** There the model expects numbers of size 1, so what comes out of the table is multiplied by $\sqrt{512} = 22.6$.
 #
-# "To match the positions" is the usual explanation, and it's half an answer. The [positions](08_positional_encoding.ipynb#what-a-position-should-look-like) that are added next have a root mean square of $\sqrt{1/2} = 0.71$, and the words match them only if the table starts this way.
+# "To match the positions", the usual explanation, is half an answer. The [positions](08_positional_encoding.ipynb#what-a-position-should-look-like) that are added next have a root mean square of $\sqrt{1/2} = 0.71$, and the words match them only if the table starts this way.
 #
-# So we compare three starts: tensor2tensor's, Glorot's (Xavier's) rule, which Harvard's *Annotated Transformer* ({cite:t}`rush2018annotated`) applies to all its matrices, and size 1, the default of `nn.Embedding`. For each we fill a table of 37,000 words and measure three numbers: the size of a word's numbers after the factor, the size of the logits for states of size 1, and the loss. The first two should be near 1, and the loss near that of a model that knows nothing, 10.5. Which of the starts will fail, and at which end?
+# We compare three starts: tensor2tensor's, Glorot's (Xavier's) rule, which Harvard's *Annotated Transformer* ({cite:t}`rush2018annotated`) applies to all its matrices, and size 1, the default of `nn.Embedding`. For each we fill a table of 37,000 words and measure three numbers: the size of a word after the factor and the size of the logits, which should both be near 1, and the loss, which should be near that of a model that knows nothing, 10.5. Which start will fail, and at which end?
 
 # %%
 torch.manual_seed(0)
-states, right = torch.randn(64, 512), torch.arange(64)  # any 64 words are right
+words, width = 37_000, 512
+states, right = torch.randn(64, width), torch.arange(64)  # any 64 words are right
 starts = {
-    "tensor2tensor": 512**-0.5,
-    "Glorot": (2 / (37_000 + 512)) ** 0.5,
+    "tensor2tensor": width**-0.5,
+    "Glorot": (2 / (words + width)) ** 0.5,
     "nn.Embedding": 1.0,
 }
 measured = {}
 for name, size in starts.items():
-    table = size * torch.randn(37_000, 512)
+    table = size * torch.randn(words, width)
     logits = states @ table.T
-    word, logit = (sqrt(512) * table).std().item(), logits.std().item()
+    word, logit = (sqrt(width) * table).std().item(), logits.std().item()
     loss = F.cross_entropy(logits, right)
     measured[name] = word, logit
     print(f"{name:14} word {word:5.2f}   logit {logit:5.2f}   loss {loss:5.1f}")
@@ -279,11 +282,11 @@ if CHECKING:
 # %% [markdown]
 # Only tensor2tensor's start is right at both ends. There, the word has two thirds of the squared size of word plus position, $1 / (1 + 0.5)$.
 #
-# With Glorot's rule, the 37,000 rows make the numbers tiny, $\sqrt{2 / 37{,}512} = 0.0073$. Even after the factor the word's share is $0.17^2 / (0.17^2 + 0.5)$, so the model reads 95% position and 5% word. In our short training runs this start costs about 0.3 nats per token ([departures](../book/departures.md#the-model) has the conditions).
+# With Glorot's rule, the 37,000 rows make the numbers tiny, $\sqrt{2 / 37{,}512} = 0.0073$. Even after the factor the word's share is $0.17^2 / (0.17^2 + 0.5)$, so the model reads 95% position and 5% word. In our [short training runs](../book/departures.md#the-model) this start costs about 0.3 nats per token.
 #
 # With size 1 and the factor, words drown the positions, and logits of size 22.6 make the softmax sure of words picked at random. With size 1 and no factor, the input is right, but the logits are still 22.6 times too large.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-embedding-scale", "caption": "Which start makes both ends fit? Size of a scaled word at the input (circle) and of a logit at the output (square), in the base model before training. Both should be near 1 (solid line). The dotted pink line is the size of the positions that are added to the words, 0.71. Only tensor2tensor's start gets both right."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-embedding-scale", "caption": "Which start makes both ends fit? Size of a scaled word at the input (circle) and of a logit at the output (square), before training. Both should be near 1 (solid line). The dotted pink line is the size of the positions, 0.71."}}
 records = [
     {"start": name, "size": round(size, 2), "end": end}
     for name, pair in measured.items()
@@ -316,7 +319,7 @@ show(
 # %% [markdown]
 # ## The table doesn't come from word2vec
 #
-# Word2vec's table ({cite:t}`mikolov2013distributed`) is learned beforehand, from which words occur near which. This one starts at random and learns from the translation alone. Does it find out anyway which words are alike? We ask [the captions model](05_multi_head_attention.ipynb#how-heads-differ) which rows are closest, by their cosine, to those of three words.
+# Word2vec's table ({cite:t}`mikolov2013distributed`) is learned beforehand, from which words occur near which. This one starts at random and learns from the translation alone. Does it find out anyway which words are alike? In [the captions model](05_multi_head_attention.ipynb#how-heads-differ), we look for the rows with the largest cosine to those of three words.
 
 # %% tags=["nbval-ignore-output"]
 from annotated_transformer import load_pretrained
@@ -324,9 +327,10 @@ from annotated_transformer import load_pretrained
 model, tokenizer = load_pretrained("captions-de-en")
 rows = F.normalize(model.embedding.weight.detach(), dim=1)
 for word in ("guitar", "running", "snow"):
-    _, token = tokenizer.encode("a " + word)
-    nearest = (rows @ rows[token]).topk(6).indices.tolist()[1:]
-    print(f"{word}:", ", ".join(tokenizer.decode([i]).strip() for i in nearest))
+    *_, token = tokenizer.encode("a " + word)  # of a rare word, the last piece
+    nearest = (rows @ rows[token]).topk(6).indices.tolist()
+    first, *others = [tokenizer.decode([i]).strip() for i in nearest]
+    print(f"{first}:", ", ".join(others))
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -341,15 +345,14 @@ if CHECKING:
     assert {"violin", "skateboard"} <= {*near("guitar")}
 
 # %% [markdown]
-# Words that can stand in for each other get similar gradients and drift the same way: `runs` and `walking` lie near `running`, `rain` and `ice` near `snow`, a `violin` near the `guitar`. Meaning isn't all that counts, as the `skateboard` near the `guitar` shows.
+# Words that can stand in for each other get similar gradients, so their rows drift the same way. Meaning isn't all that counts, as the `skateboard` near the `guitar` shows.
 #
-# A word has the same row in every sentence; which `bank` is meant is worked out in the layers above, by attention. And `<pad>` needs no row of zeros, since [masks](04_masks.ipynb#the-padding-mask) hide it.
-
-# %% [markdown]
+# A word has the same row in every sentence; which `bank` is meant is worked out in the layers above, by attention.
+#
 # ## What to remember
 #
 # - A token is a name. The table gives it a vector, learned with the model.
-# - Read backwards, the same table scores all words: a logit is the dot product of a state and a row.
+# - The same table scores all words: a logit is the dot product of a state and a row.
 # - The softmax is inside the loss. A second one, in the model, leaves training almost nothing to gain.
 # - Start at standard deviation $d_\text{model}^{-0.5}$ and multiply by $\sqrt{d_\text{model}}$: then words and logits both have size 1.
 
@@ -410,7 +413,7 @@ if CHECKING:
 #
 # ### A table that is copied is not shared
 #
-# In many programs the output is an `nn.Linear`, whose weight must then *be* the table: `output.weight = embedding.weight` gives one tensor two names. A copy of the numbers is equal until the first step, and then the two drift apart. To check a model, count its parameters, because PyTorch counts a shared tensor once.
+# In many programs the output is an `nn.Linear`, whose weight must then *be* the table: `output.weight = embedding.weight` gives one tensor two names. A copy of the numbers drifts away with the first step. To check a model, count its parameters, because PyTorch counts a shared tensor once.
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -428,18 +431,16 @@ if CHECKING:
 # %% [markdown]
 # ### Could the model not learn the size?
 #
-# Nothing forbids it: the table can grow or shrink, and the gain of the last [layer norm](09_layers.ipynb#layer-normalization) can make up for it. But training has to get there. [Adam](16_schedule.ipynb#a-step-as-long-as-the-rate) moves each number by about the learning rate, at most 0.0007 in the base model, however large the gradient is. For numbers of size 0.044 that's a step of 1.6%; for numbers of size 1 it would be 0.07%. So a small table with a large factor can turn its vectors faster than a large table without one.
+# Nothing forbids it, but training has to get there. [Adam](16_schedule.ipynb#a-step-as-long-as-the-rate) moves each number by about the learning rate, at most 0.0007 in the base model, however large the gradient is. For numbers of size 0.044 that's a step of 1.6%; for numbers of size 1 it would be 0.07%. So a small table with a large factor can turn its vectors faster than a large table without one.
 #
 # ### Neighbors of your own words
 #
-# Don't expect each list to make sense. Only the nearest few neighbors of a word tell much about it, and further down a list chance has its share.
-#
 # :::{what-if} neighbors
-# What lies near a word in the table of `everyday-de-en`, the model of the first chapter? It learned from other sentences, so its lists differ from those above. Shown are the tokens whose rows have the largest cosine with the word's, and below them the median of all tokens. Type a word. A word that falls into several tokens has no row of its own: choose one of its pieces.
+# What lies near a word in the table of `everyday-de-en`, the model of the first chapter? Type a word: you see the tokens whose rows have the largest cosine with the word's, and below them the median of all tokens. Only the nearest few tell much. A word that falls into several tokens has no row of its own: choose one of its pieces.
 #
 # The figure runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/07_embeddings.html#fig-what-if-neighbors).
 # :::
 #
 # ## Sources
 #
-# The shared table and its factor are from section 3.4 of {cite:t}`vaswani2017attention`. Weight tying is studied by {cite:t}`press2017using`; Glorot's rule is from {cite:t}`glorot2010understanding`. The start, the zeroed padding and the factor are in `models/modalities.py` of [tensor2tensor](https://github.com/tensorflow/tensor2tensor) (commit 0fad290).
+# The shared table and its factor are from section 3.4 of {cite:t}`vaswani2017attention`. Weight tying is studied by {cite:t}`press2017using`; Glorot's rule is from {cite:t}`glorot2010understanding`. The start and the factor are in `models/modalities.py` of [tensor2tensor](https://github.com/tensorflow/tensor2tensor) (commit 0fad290).

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 # %% [markdown]
 # ## Attention is blind to order
 #
-# *Der Hund beißt den Mann* says that the dog bites the man. Exchange the two nouns, and the man bites the dog, in the same five words. The translator of the book's first page has learned to keep them apart. We take its positions away and ask again. What do you expect to read in the second line?
+# *Der Hund beißt den Mann* says that the dog bites the man. Exchange the two nouns, and the man bites the dog, in the same five words. The translator of the book's first page keeps the two apart. We take its positions away and ask again. What do you expect in the second line?
 
 # %% tags=["nbval-ignore-output"]
 from annotated_transformer import load_pretrained
@@ -49,7 +49,7 @@ if CHECKING:
     assert english(pair[1]) == "The man is biting the dog."
 
 # %% [markdown]
-# Without positions, both sentences get one and the same translation. For a translator that is fatal, and no training could mend it. To see why, let the verbs of *the black cat likes fish* and *the black fish likes cat* attend, with the matrices of [chapter 3](03_attention.ipynb#queries-keys-and-values):
+# Without positions, both sentences get the same translation, and no training could mend that. To see why, let the verbs of *the black cat likes fish* and *the black fish likes cat* attend, with the matrices of [chapter 3](03_attention.ipynb#queries-keys-and-values):
 
 # %% tags=["hide-input"]
 import math
@@ -94,32 +94,31 @@ for sentence in SENTENCES:
     print(f"{sentence}: likes fetches {verb(sentence, 0)}")
 
 # %% [markdown]
-# The three numbers are *living*, *dark* and *edible*, and the verb fetches the same of each, whoever likes whom. The formula says that it must. Let $P$ be the matrix that shuffles rows. The scores become $PQ\,(PK)^\top = P\,QK^\top P^\top$, the same numbers in other rows and columns. The softmax works row by row and doesn't mind, the values are shuffled too, and $P^\top P$ is the identity:
+# The three numbers are *living*, *dark* and *edible*, and the verb fetches the same of each, whoever likes whom. The formula says that it must. Let $P$ be a matrix that shuffles rows. The scores become $PQ\,(PK)^\top = P\,QK^\top P^\top$, the same numbers in other rows and columns. The softmax works row by row, the values are shuffled too, and $P^\top P$ is the identity:
 #
 # $$
 # \operatorname{softmax}(P\,QK^\top P^\top)\, P V = P \operatorname{softmax}(QK^\top)\, P^\top P\, V = P \operatorname{softmax}(QK^\top)\, V
 # $$ (eq-permutation)
 #
 # Attention sees a bag of words. Its scores ask *what* a key is, never *where*, and the feed-forward network, which looks at one position at a time, can't help.
-
-# %% [markdown]
+#
 # ## What a position should look like
 #
-# **A plain count** 0, 1, 2, ... is the first idea. Beside word vectors with numbers of size 1, a 500 would drown everything.
+# **A plain count** 0, 1, 2, ... is the first idea. But beside word vectors with numbers of size 1, a 500 would drown everything.
 #
 # **A share of the length**, from 0 to 1, is bounded. But then one step is 0.25 in a sentence of five words and 0.02 in one of fifty, and "the word before" means something else in each sentence.
 #
-# **Binary digits** of the count are better. All numbers are 0 or 1, and no two positions are the same:
+# **Binary digits** of the count are better: they are small, and no two positions have the same four:
 #
 # | position | 0 | 1 | 2 | 3 | 4 | 5 | 6 | 7 | 8 |
 # |---|---|---|---|---|---|---|---|---|---|
 # | digits | 0000 | 0001 | 0010 | 0011 | 0100 | 0101 | 0110 | 0111 | 1000 |
 #
-# The last digit flips at every step, the one before at every second, the next at every fourth. Each digit is a wave with half the speed of its neighbor on the right. But they jump: from 7 to 8 all four digits flip, although the places are neighbors.
+# The last digit flips at every step, the one before at every second, the next at every fourth. Each digit is a wave with half the speed of its neighbor on the right. But the waves jump: from 7 to 8 all four digits flip, although the places are neighbors.
 #
-# So we make the waves smooth. Each becomes the hand of a clock, every clock a little slower than the one before, and we write down where its hand points: a sine and a cosine.
+# So we make the waves smooth. Each becomes a clock, a little slower than the one before, and we write down where its hand points: a sine and a cosine.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-clocks", "caption": "How can sines tell where? The first four of the eight clocks of $d_\\text{model} = 16$ at the position that you choose. A sine says how far the tip of a hand is to the right, a cosine how far up; the dots are where it stood at the six positions before. The first clock runs, the last one creeps. Together the hands are different at every position."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-clocks", "caption": "How can sines tell where? The first four of the eight clocks of $d_\\text{model} = 16$ at the position that you choose. A sine says how far the tip of a hand is to the right, a cosine how far up; the dots are where it stood at the six positions before. Together the hands are different at every position."}}
 SIDE, FACE = 140, 128  # pixels of a clock: its picture, its diameter
 axis = {"axis": None, "scale": alt.Scale(domain=[-SIDE / FACE, SIDE / FACE])}
 plane = alt.Chart(width=SIDE, height=SIDE)
@@ -163,7 +162,7 @@ show_steps(steps, "Position:", start=5)
 # %% [markdown]
 # ## The code
 #
-# Let $p$ be the position, and let $i$ count *pairs* of columns, from 0 to $d_\text{model}/2 - 1$. Each pair holds the hand of a clock that turns by the angle $\omega_i$ at every step:
+# Let $p$ be the position, and let $i$ count *pairs* of columns, from 0 to $d_\text{model}/2 - 1$. Each pair is a clock, whose hand turns by the angle $\omega_i$ at every step:
 #
 # $$
 # PE_{p,\,2i} = \sin(p\,\omega_i), \qquad
@@ -185,7 +184,7 @@ def sinusoid(length: int, d_model: int) -> Tensor:
 
 
 # %% [markdown]
-# `torch.arange(0, d_model, 2)` is $2i$ already, so it needs no factor of 2. The last lines interleave: stacking gives (length, D / 2, 2), a sine and a cosine for each clock, and reshaping puts the pairs in a row. Added to the words, the encodings tell the two sentences apart:
+# `torch.arange(0, d_model, 2)` is $2i$ already. Stacking gives (length, D / 2, 2), a sine and a cosine for each clock, and reshaping puts the pairs in a row. Added to the words, the encodings tell the two sentences apart:
 
 # %%
 for sentence in SENTENCES:
@@ -211,9 +210,9 @@ if CHECKING:
     torch.testing.assert_close(table.square().sum(dim=1), torch.full((50,), 8.0))
 
 # %% [markdown]
-# The third number, *edible*, has grown to 1.05 and 1.65, although nobody has added any food. The last column of the encoding is to blame: it is the cosine of the slowest clock, which is still at 1 for all five places, and it is added to the column *edible* of our words. So every word now seems edible by 1 more, and only the rest, 0.05 and 0.65, comes from `fish`. With six columns, words and places collide like that; with 512 there is room for both, as we'll see below.
+# But the third number, *edible*, has grown to 1.05 and 1.65, although nobody has added any food. The last column of the encoding is to blame: it is the cosine of the slowest clock, which is still at 1 for all five places, and it is added to the column *edible*. So every word now seems edible by 1 more, and only the rest, 0.05 and 0.65, comes from `fish`. In six columns, words and places collide like that; 512 have [room for both](#why-added-not-concatenated).
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-added", "caption": "How does a word learn its place? To the five words of chapter 3 are added the encodings of positions 0 to 4, here in six columns, which is three clocks. The first turns fast; the second has hardly started, and the third stands still at sine 0, cosine 1. The sum is what the model reads; `likes` keeps only half of its \u201cverb\u201d, because its position has \u22121 there. All numbers are rounded to one decimal. Purple is positive, orange negative."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-added", "caption": "How does a word learn its place? To the five words of chapter 3 are added the encodings of positions 0 to 4, here in six columns, which is three clocks. The first turns fast; the second has hardly started, and the third stands still at sine 0, cosine 1. The sum is what the model reads; `likes` keeps only half of its \u201cverb\u201d, because its position has \u22121 there. Rounded to one decimal; purple is positive, orange negative."}}
 encodings = sinusoid(5, 6).double()
 waves = ["sin 0", "cos 0", "sin 1", "cos 1", "sin 2", "cos 2"]
 places = [f"at {p}" for p in range(5)]
@@ -238,9 +237,9 @@ for i in (0, 64, 128, 192, 255):
     print(f"clock {i:3}: one turn in {wavelength:8,.1f} positions")
 
 # %% [markdown]
-# The fast clocks tell neighbors apart, and the slow ones say roughly where in the text we are, like the hour hand beside the second hand. One clock wouldn't do. Clock 0 nearly repeats itself after 44 steps ($44 / 2\pi = 7.003$ turns), and the slowest turns by 0.0001 radians per step, far too little to tell neighbors apart. The paper gives no reason for the base 10000; with it, no text that the model reads comes near the slowest clock's full turn.
+# Like the hour hand beside the second hand, the slow clocks say roughly where we are, and the fast ones tell neighbors apart. One clock wouldn't do: clock 0 nearly repeats itself after 44 steps ($44 / 2\pi = 7.003$ turns), and the slowest turns by only 0.0001 radians per step. With the base 10000, no text that the model reads comes near the slowest clock's full turn.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-sinusoid", "caption": "What does a position look like? Each row is the vector of a position, here with 64 columns. Fast clocks are on the left, where the pattern repeats; on the right are stripes, because these clocks have hardly left the top: every sine is near 0, every cosine near 1. Purple is +1, orange is \u22121, and 0 has no color."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-sinusoid", "caption": "What does a position look like? Each row is the vector of a position, here with 64 columns. Fast clocks are on the left, where the pattern repeats; on the right are stripes, because these clocks have hardly left the top: every sine is near 0, every cosine near 1."}}
 style()
 fig, axis = plt.subplots(figsize=(4.8, 3))
 look = {"cmap": signed_colors(), "vmin": -1, "vmax": 1, "aspect": "auto"}
@@ -252,11 +251,11 @@ show_plot(
 )
 
 # %% [markdown]
-# Since $\sin^2 + \cos^2 = 1$ for each clock, no position is louder than another: every row has the squared length $d_\text{model} / 2$.
+# No position is louder than another: since $\sin^2 + \cos^2 = 1$ for each clock, every row has the squared length $d_\text{model} / 2$.
 #
 # ## Why sine and cosine?
 #
-# A sine alone doesn't say whether the hand is going up or down: it is 0.5 at 30 degrees and again at 150. With both, the place on the circle is known, and something better comes for free. A hand that advances by the angle $k\,\omega_i$ is rotated, and a rotation is a matrix:
+# A sine alone doesn't say where the hand is: it is 0.5 at 30 degrees and again at 150. Sine and cosine together do, and something better comes for free. A hand that advances by the angle $k\,\omega_i$ is rotated, and a rotation is a matrix:
 #
 # $$
 # \begin{pmatrix} \sin((p + k)\,\omega_i) \\ \cos((p + k)\,\omega_i) \end{pmatrix} =
@@ -264,7 +263,7 @@ show_plot(
 # \begin{pmatrix} \sin p\,\omega_i \\ \cos p\,\omega_i \end{pmatrix}
 # $$ (eq-shift)
 #
-# There is no $p$ in the matrix, so "three places on" is one linear map wherever we start. That is what the paper hoped for: a head that looks three words back has a single matrix to learn. We build it for 64 columns, a small rotation for each of the 32 clocks, and compare it with the table at 97 positions.
+# There is no $p$ in the matrix, so "three places on" is one linear map wherever we start. That is what the paper hoped for: a head that looks three words back has a single matrix to learn. We build it for 64 columns, a small rotation for each of the 32 clocks, and apply it to the table.
 
 
 # %%
@@ -274,18 +273,19 @@ def shift_by(k, d_model):
     return torch.block_diag(*[torch.tensor(block).double() for block in blocks])
 
 
-table, shift = sinusoid(100, 64).double(), shift_by(3, 64)
-difference = (table[:-3] @ shift.T - table[3:]).abs().max()
-print(f"largest difference at {len(table) - 3} positions: {difference:.4f}")
+k = 3
+table, shift = sinusoid(100, 64).double(), shift_by(k, 64)
+difference = (table[:-k] @ shift.T - table[k:]).abs().max()
+print(f"largest difference at {len(table) - k} positions: {difference:.4f}")
 
 # %% tags=["remove-cell"]
 if CHECKING:
     torch.testing.assert_close(table[:-3] @ shift.T, table[3:], atol=1e-5, rtol=0)
 
 # %% [markdown]
-# In {numref}`fig-look-back` a head uses it. Its queries are the positions, turned three steps back; its keys are the positions as they are; and the score is highest where the two agree, at $p - 3$.
+# In {numref}`fig-look-back` a head uses it. Its queries are the positions, turned three steps back, and its keys the positions as they are. So the score is highest at $p - 3$, where the two agree.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-look-back", "caption": "Can attention look three places back? Weights of a head whose query matrix is ten times a rotation and whose key matrix is the identity; the vectors are positions only. From row 3 on, each row looks mostly three columns to the left of the diagonal; rows 0 to 2 have nothing there and take the first position. Built by hand, not learned."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-look-back", "caption": "Can attention look three places back? Weights of a head built by hand: its query matrix is ten times a rotation, its key matrix the identity, and the vectors are positions only. Rows 0 to 2 have nothing three places back and take the first position."}}
 places = table[:8]
 _, weights = attention(10 * places @ shift, places, places)
 at = [str(p) for p in range(8)]
@@ -307,7 +307,7 @@ if CHECKING:
 # PE_p \cdot PE_{p+k} = \sum_{i} \big(\sin p\omega_i \sin (p+k)\omega_i + \cos p\omega_i \cos (p+k)\omega_i\big) = \sum_{i} \cos k\omega_i
 # $$ (eq-distance)
 #
-# In the same 64 columns, all 95 pairs of places at distance 5 have one dot product. With the sines alone they would not:
+# In the same 64 columns, we take all 95 pairs of places at distance 5, once with both parts and once with the sines alone:
 
 # %%
 sines = table[:, 0::2]
@@ -316,11 +316,11 @@ for name, part in (("sine and cosine", table), ("sines alone", sines)):
     print(f"{name}: {products.min():.2f} to {products.max():.2f}")
 
 # %% [markdown]
-# The plain dot product tells how far two places are apart, but not which of them comes first. Direction needs a rotation between query and key, and learned $W^Q$ and $W^K$ can contain one.
+# Which of the two places comes first, the plain dot product doesn't tell. That needs a rotation between query and key, and learned $W^Q$ and $W^K$ can contain one.
 #
 # ## Why added, not concatenated?
 #
-# Once they're added, can anyone tell word and place apart again? In the six columns of {numref}`fig-added` they do collide, and putting the two side by side, $[x;\,p]$, looks cleaner. But look at what comes next, a multiplication by a learned matrix:
+# Putting word and place side by side, $[x;\,p]$, looks cleaner. But look at what comes next, a multiplication by a learned matrix:
 #
 # $$
 # [x;\,p] \begin{pmatrix} W_x \\ W_p \end{pmatrix} = x\,W_x + p\,W_p
@@ -328,7 +328,7 @@ for name, part in (("sine and cosine", table), ("sines alone", sines)):
 # (x + p)\,W = x\,W + p\,W
 # $$ (eq-add)
 #
-# Both are sums. Adding gives what concatenating would give if $W_x$ and $W_p$ were the same matrix $W$. It gives up the freedom to treat words and places by different matrices, and saves the width: doubling $d_\text{model}$ would make every matrix of the model larger. The freedom is missed only where words and positions share directions. Fifty positions need few of them: 16 of the 512 directions hold 99% of their squares. That leaves nearly 500 directions for the words, and because their table is learned, training can move them there.
+# Adding is concatenating with one matrix, $W$, for both parts. That gives up some freedom, and it saves width: doubling $d_\text{model}$ would make every matrix of the model larger. The freedom is missed only where words and positions share directions. Fifty positions need few of them: 16 of the 512 directions hold 99% of their squares. That leaves nearly 500 directions for the words, and because their table is learned, training can move them there.
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -339,7 +339,7 @@ if CHECKING:
 # %% [markdown]
 # ## Adding positions in code
 #
-# Positions are added once, at the bottom; source and target both count from 0. But when a sentence is written word by word, the new word is at position `offset`, not at 0, so we cut the rows from `offset` on out of the table:
+# Positions are added once, at the bottom; source and target both count from 0. But when a sentence is written word by word, the new word isn't at 0. So we cut the rows from `offset` on out of the table:
 
 
 # %% tags=["export"]
@@ -366,7 +366,7 @@ class Positions(nn.Module):
 
 
 # %% [markdown]
-# The sinusoids are a *buffer*: part of the module, so they move with it to a GPU, but not a parameter, and with `persistent=False` not saved.
+# The sinusoids are a *buffer*: they move with the module to a GPU, but they aren't trained, and with `persistent=False` not saved.
 
 
 # %% tags=["export"]
@@ -392,14 +392,14 @@ for name, step in (("with the offset", 1), ("without", 0)):
 
 # %% [markdown]
 # :::{what-if} positions
-# Does the order of the words matter to the model? Above is a sentence, below the same words shuffled. The left side is computed with positions, the right side without. Each shows the translation, and where each word of it looks in the source. The maps show the last layer's cross-attention in percent, the mean of its heads. Without positions both orders get the same translation, and only the columns of the map change places. Shuffle your own.
+# Does the order of the words matter to the model? Above is a sentence, below the same words shuffled; on the left the model has positions, on the right it hasn't. Each map shows where the words of the translation look in the source (the last layer's cross-attention in percent, the mean of its heads). Without positions both orders get the same translation, and only the columns of the map change places. Shuffle your own.
 #
 # The figure runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/08_positional_encoding.html#fig-what-if-positions).
 # :::
 #
 # ## Learned positions
 #
-# We could also learn the table, one row for each position. In row E of the paper's Table 3 that gives 25.7 BLEU, against 25.8 with the sinusoids. The paper kept the sinusoids, hoping that they carry over to sentences longer than any in training. A learned table has no row beyond its last, and a row learns only from sentences that reach it.
+# We could also learn the table, one row for each position. In row E of the paper's Table 3 that gives 25.7 BLEU, against 25.8 with the sinusoids. The paper kept the sinusoids, hoping that they carry over to sentences longer than any in training. A learned table starts as noise, has no row beyond its last, and trains a row only with sentences that reach it.
 
 
 # %% tags=["export"]
@@ -412,32 +412,14 @@ class LearnedPositions(Positions):
         nn.init.normal_(self.table, std=d_model**-0.5)
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-position-products", "caption": "How alike are two positions? Dot product of position 50 with all others, divided by its value at distance 0, for 512 columns. Choose another position: the curve of the sinusoids (solid) slides along and keeps its shape. A learned table before training (dashed) is alike only to itself; it has to learn that 49 is next to 50."}}
-looks = {"sinusoids": (POSITION, [1, 0]), "learned, at the start": (SKY, [4, 3])}
-random = torch.Generator().manual_seed(0)
-learned = torch.randn(101, 512, generator=random)
-x = alt.X("q:Q", title="other position")
-y = alt.Y("alike:Q", title="dot product, relative", scale=alt.Scale(domain=[-0.2, 1]))
-label = "The sinusoids have a peak of 1 at position {}, about two thirds at distance 10 and a half at distance 50. The learned table has a single spike."
-steps = {}
-for p in range(10, 100, 20):
-    records, far = [], 80 if p <= 50 else 20  # where the lines are named
-    for name, rows in zip(looks, (sinusoid(101, 512), learned)):
-        alike = rows @ rows[p] / rows[p].square().sum()
-        for q, v in enumerate(alike.tolist()):
-            records.append({"q": q, "alike": round(v, 3), "table": name})
-    names = dict.fromkeys(looks, (far, "above"))
-    steps[str(p)] = curves(records, x, y, "table", looks, names), label.format(p)
-show_steps(steps, "Position:", start=2)
-
 # %% [markdown]
 # ## Beyond the trained length
 #
-# The sinusoids are defined for every position, but that doesn't mean a model can follow. If no training sentence has more than 50 tokens, only clocks with a wavelength below 50 have been all the way round, 58 of the base model's 256. The others go on to point where they have never pointed.
+# The sinusoids are defined for every position, but can a model follow? If no training sentence has more than 50 tokens, only the clocks with a wavelength below 50 have been all the way round, 58 of the base model's 256. The others go on to point where they have never pointed.
 #
-# [The captions model](05_multi_head_attention.ipynb#how-heads-differ) has learned from short captions, each beginning at position 0. Let 500 captions that it has never seen begin elsewhere, source and target alike. All distances stay the same, so a model that used only distances would not notice. Will this one?
+# [The captions model](05_multi_head_attention.ipynb#how-heads-differ) has learned from short captions, each beginning at position 0. Let 500 new captions begin elsewhere, source and target alike. All distances stay the same, so a model that used only distances would not notice. Will this one?
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-beyond", "caption": "Does a trained model mind where a sentence begins? Mean loss of the book's captions model on 500 validation captions, by the position of the first token. A few steps cost little. Over the first 25 the loss climbs steadily, and from there on it stays between 1.96 and 2.15, most of the way to the loss with all positions set to zero (dashed). Measured by `benchmarks/experiments/beyond.py`."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-beyond", "caption": "Does a trained model mind where a sentence begins? Mean loss of the captions model on 500 validation captions, by the position of the first token. From 25 on the loss stays between 1.96 and 2.15, most of the way to the loss with all positions set to zero (dashed). Measured by `benchmarks/experiments/beyond.py`."}}
 settings, without, *lines = read_log("beyond")
 by_start = {line["first"]: line["loss"] for line in lines}
 records = [
@@ -467,15 +449,15 @@ if CHECKING:
     assert round(256 * math.log(50 / (2 * math.pi)) / math.log(10_000)) == 58
 
 # %% [markdown]
-# It does notice. A start at 25 raises the loss by 0.57, from 1.46 to 2.03; to take the positions away altogether raises it to 2.15. More than four in five German captions are over after 20 tokens, so in training the model met few words beyond, and it has learned the places themselves, not just distances.
-
-# %% [markdown]
+# It does notice. A start at 25 raises the loss by 0.57, from 1.46 to 2.03. More than four in five German captions are over after 20 tokens, so in training the model met few words beyond, and it has learned the places themselves, not just distances.
+#
 # ## What to remember
 #
 # - Attention is blind to order: shuffled words give shuffled answers and nothing else.
-# - The sinusoids are clocks. In the base model the fastest takes 6.3 positions for a turn and the slowest 60,611, however long sentences are.
+# - The sinusoids are clocks. In the base model a turn takes between 6.3 and 60,611 positions, however long sentences are.
 # - Sine and cosine together make a shift a rotation, the same at every position.
-# - Adding a position is like concatenating it and using one matrix for both parts. Sinusoids go on forever, but a model trained on short sentences can't follow.
+# - Adding a position is like concatenating it and using one matrix for both parts.
+# - Sinusoids go on forever, but a model trained on short sentences can't follow.
 
 # %% [markdown]
 # ## Exercises
@@ -554,11 +536,11 @@ if CHECKING:
 #
 # ### Rotary positions (RoPE)
 #
-# Most of today's language models add nothing to the words. Rotary position embedding (**RoPE**, {cite:t}`su2021roformer`) turns queries and keys instead, in each layer: at position $p$, every pair of their columns by the angle $p\,\omega_i$, so that a score depends on positions only through their difference. The rotation is that of {eq}`eq-shift`, one for each position. [What has changed since 2017](25_since_2017.ipynb#rotary-positions) comes back to it.
+# Most of today's language models add nothing to the words. Rotary position embedding (**RoPE**, {cite:t}`su2021roformer`) turns queries and keys instead, in each layer: at position $p$, every pair of their columns by the angle $p\,\omega_i$, the rotation of {eq}`eq-shift`, so that a score depends on positions only through their difference. [What has changed since 2017](25_since_2017.ipynb#rotary-positions) has the code.
 #
 # ### Doesn't the causal mask tell the order?
 #
-# In part. With one layer of the decoder, a position still sees the words before it as an unordered bag: shuffle the first five of six words, and the output of the last one stays as it was. From the second layer on, the earlier words have seen different sets, and the output of the last one moves. So a deep decoder can work out the order, and there are language models without any positions (NoPE). The encoder has no such mask; the paper gives positions to both.
+# In part. With one layer of the decoder, a position still sees the words before it as an unordered bag: shuffle the first five of six words, and the output of the last one stays as it was. From the second layer on, the earlier words have seen different sets, and it moves. So a deep decoder can work out the order, and there are language models without any positions (NoPE). The encoder has no such mask.
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -574,9 +556,7 @@ if CHECKING:
 # %% [markdown]
 # ### The authors' code
 #
-# The authors' code follows neither the order nor the rates of their formula. From its first release, tensor2tensor puts all sines first and all cosines after them. That is harmless, because the vector is multiplied by a learned matrix next, whose rows can stand in any order. A pull request of July 2017 ([#177](https://github.com/tensorflow/tensor2tensor/pull/177)) brought the paper's order, but it broke every trained model, and the code ended up as it began.
-#
-# The rates differ as well. tensor2tensor's slowest clock has the wavelength $10000 \cdot 2\pi$ exactly, as the paper's text says, but the paper's *formula* never gets there: its slowest clock needs 60,611 positions, 3.5% fewer.
+# tensor2tensor puts all sines first and all cosines after them. That is harmless, because the vector is multiplied by a learned matrix next, whose rows can stand in any order. The rates differ as well: tensor2tensor's slowest clock has the wavelength $10000 \cdot 2\pi$ exactly, as the paper's text says, where the paper's *formula* gives 60,611 positions, 3.5% fewer.
 
 # %% tags=["remove-cell"]
 if CHECKING:

@@ -27,7 +27,7 @@ from annotated_transformer.multi_head_attention import MultiHeadAttention
 # %% [markdown]
 # Attention moves information between words; the feed-forward network, in this chapter *the network* for short, works within each word. The paper's encoder alternates the two, six times over. The obvious way to build that is to hand the output of each part to the next one.
 #
-# Let's do just that. `random_stack` makes attentions and networks in turn, 64 numbers wide, with random weights, as they are before training ([how weights start](10_transformer.ipynb#how-weights-start)). We send *the black cat likes fish* through it: five random vectors, as different as five words of an untrained table.
+# Let's do just that. `random_stack` makes attentions and networks in turn, with random weights, [as they are before training](10_transformer.ipynb#how-weights-start). We send *the black cat likes fish* through it: five random vectors, as in an untrained table.
 
 
 # %%
@@ -45,14 +45,14 @@ def random_stack(layers, width):
 
 
 width = 64
-stack = random_stack(12, width)  # 24 parts
+stack = random_stack(12, width)  # 24 parts; take two layers or more
 torch.manual_seed(1)
 words = torch.randn(1, 5, width).double()  # the black cat likes fish
 
 # %% [markdown]
-# Before you look: what will have become of the five words after two attentions and two networks?
+# What will have become of the five words after two attentions and two networks?
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-alike", "caption": "What becomes of five words in a plain stack? The cosine of each pair, 1 (filled) if two vectors point in the same direction; choose how many parts they have passed, attention and network in turn. At first they have nothing in common. After one attention and one network they resemble each other, and after two of each all five have become one."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-alike", "caption": "What becomes of five words in a plain stack? The cosine of each pair, 1 (filled) if two vectors point in the same direction; choose how many parts they have passed, attention and network in turn. After one of each they resemble each other, after two of each they are one."}}
 import altair as alt
 import torch.nn.functional as F
 
@@ -85,11 +85,11 @@ if CHECKING:
     assert cosines[4].min() > 0.99
 
 # %% [markdown]
-# Five words went in, and the same vector came out five times. Whatever is built on top of it can't tell `cat` from `likes` anymore.
+# Five words went in, and one vector came out five times. Whatever is built on top can't tell `cat` from `likes` anymore.
 #
 # ## What goes wrong in a plain stack
 #
-# Let's follow it further up. A `rule(x, f)` takes a state `x` and the next part `f`, and returns the next state. In the plain stack that is simply `f(x)`: the output takes the place of the input. `walk` keeps the state after every part. The size of a state is the standard deviation of its numbers.
+# Let's follow it further up. A `rule(x, f)` takes a state `x` and the next part `f`, and returns the next state, in the plain stack simply `f(x)`. `walk` keeps the state after every part. The size of a state is the standard deviation of its numbers.
 
 # %%
 import torch.nn.functional as F
@@ -112,9 +112,9 @@ for n in (0, 4, len(stack)):
     print(f"after {n:2} parts: alike {alike(plain[n]):.2f}, size {plain[n].std():.4f}")
 
 # %% [markdown]
-# An untrained attention takes an average over the sentence. It's nearly the same average for every word that asks, and nothing brings the differences back. It's also smaller than what went in, so the signal fades.
+# An untrained attention takes an average over the sentence, nearly the same for every word that asks, and nothing brings the differences back. The average is also smaller than what went in, so the signal fades.
 #
-# The backward pass fares no better. We put a random gradient on the last state and look at what arrives at the states before it.
+# The backward pass fares no better. We put a random gradient on the last state and look at what arrives below.
 
 
 # %%
@@ -135,7 +135,7 @@ if CHECKING:
     assert plain[-1].std() < 0.001
 
 # %% [markdown]
-# Less than a thousandth is left. This is the **vanishing gradient**: the first layer hardly learns what it should do differently.
+# Less than a thousandth is left, so the first layer hardly learns what it should do differently: a **vanishing gradient**.
 #
 # ## Let each part add
 #
@@ -145,13 +145,13 @@ if CHECKING:
 # x_{n+1} = x_n + f_n(x_n)
 # $$ (eq-skip)
 #
-# This is a **residual connection**. A part need not hand on what it doesn't use, since that passes by anyway; it only computes a correction. Insert the formula into itself, and a whole stack turns out to be one sum:
+# With this **residual connection**, what a part doesn't use passes by, and the part only computes a correction. Insert the formula into itself, and a whole stack is one sum:
 #
 # $$
 # x_N = x_0 + f_0(x_0) + \dots + f_{N-1}(x_{N-1})
 # $$ (eq-stream)
 #
-# The vector of a word thus runs from the bottom of the stack to its top, and every part reads it and adds its output to it. The running sum is the **residual stream**. In the [running example](03_attention.ipynb#queries-keys-and-values) it begins with the five words, and the first thing added is what attention fetched, brought back to the width of the stream by $W^O$:
+# This running sum, from the bottom of the stack to its top, is the **residual stream**: every part reads it and adds to it. In the [running example](03_attention.ipynb#queries-keys-and-values) it begins with the five words, and the first thing added is what attention fetched, brought back to the width of the stream by $W^O$. This is `likes`, before and after:
 
 # %%
 from annotated_transformer.attention import attention
@@ -159,23 +159,23 @@ from book.example import W_K, W_O, W_Q, W_V, WORDS, X
 
 fetched, _ = attention(X @ W_Q, X @ W_K, X @ W_V)
 added = X + fetched @ W_O
-for word, before, after in zip(WORDS, X.tolist(), added.tolist()):
-    print(f"{word:6} {[round(v, 2) for v in before]} -> {[round(v, 2) for v in after]}")
+for state in (X, added):
+    print([round(v, 2) for v in state[WORDS.index("likes")].tolist()])
 
 # %% tags=["remove-cell"]
 if CHECKING:
     assert [round(v, 2) for v in added[3].tolist()] == [0, 2, 0.06, 0, 0.76, 0.29]
 
 # %% [markdown]
-# The columns are noun, verb, adjective, article, living, edible. `likes` is still the verb that it was, 2 in the second column, and now also carries 0.76 of something living and 0.29 of something edible, so the next part can read that a cat and a fish are involved. Nothing was overwritten, because attention wrote into columns that `likes` had left empty. In 512 dimensions there is room for many parts to do so, and a later matrix can read one direction and ignore the rest. A part can even erase, by adding the negative of what is there.
+# The columns are noun, verb, adjective, article, living, edible. `likes` is still a verb, 2 in the second column, and now also carries 0.76 of something living and 0.29 of something edible, so the next part can read that a cat and a fish are involved. Nothing was overwritten, because attention wrote into columns that `likes` had left empty. In 512 dimensions there is room for many parts to do so, and a part can even erase, by adding the negative of what is there.
 #
-# All parts must have the same width, or they couldn't be added. That's why each of them ends in a matrix back to $d_\text{model}$, 512 in the base model, and why the embedding has 512 columns as well.
+# What is added must have the width of the stream. That's why each part ends in a matrix back to $d_\text{model}$, 512 in the base model, and why the embedding has 512 columns as well.
 #
-# The gradient benefits, too. The derivative of $x + f(x)$ is $1 + f'(x)$, so one path leads back to the start on which it's multiplied by 1 at every step, however small $f'$ is.
+# The gradient benefits, too. The derivative of $x + f(x)$ is $1 + f'(x)$, so one path leads back to the start on which the gradient is multiplied by 1 at every step, however small $f'$ is.
 #
 # ### What is still broken
 #
-# The addition repairs only half of the damage. How large do you expect the stream to be after 24 additions, and the gradient at the start?
+# How large do you expect the stream to be after 24 additions, and the gradient at the start?
 
 # %%
 added_up = walk(lambda x, f: x + f(x))
@@ -188,11 +188,11 @@ if CHECKING:
     assert 3000 < gradients(added_up)[0] / gradients(added_up)[-1] < 5000
 
 # %% [markdown]
-# Now everything explodes. Each part reads the sum and answers in proportion to it, so a larger stream brings larger outputs, and the state grows two hundredfold. The gradient arrives thousands of times too large, since each part makes it larger on its way down. A step that suits the last layer would destroy the first, so something has to keep the size in check.
+# Now everything explodes. Each part reads the sum and answers in proportion to it, so a larger stream brings larger outputs, and the state grows two hundredfold. The gradient, too, grows at each part on its way down. A step that suits the last layer would destroy the first, so something has to keep the size in check.
 #
 # ## Layer normalization
 #
-# **Layer normalization** {cite:p}`ba2016layer` does so in the most direct way: it brings each vector to mean 0 and variance 1. For one vector $x$ of $D$ numbers,
+# **Layer normalization** {cite:p}`ba2016layer` brings each vector to mean 0 and variance 1. For one vector $x$ of $D$ numbers,
 #
 # $$
 # \begin{aligned}
@@ -207,8 +207,6 @@ if CHECKING:
 # By hand, for `likes`: the six numbers 0, 2, 0.06, 0, 0.76, 0.29 have mean 0.52. The 2 is 1.48 above it, and the mean of the six squared distances is 0.51, with root 0.71. So the 2 becomes $1.48 / 0.71 = 2.08$.
 #
 # **Exercise 1. Write it first** (★★, 15 min). From the formula alone, write `layer_norm(x, gain, bias, eps)` for `x` of shape (B, T, D). The [checker](E_checker.ipynb#the-parts-it-knows) knows five ways to get it wrong: `from annotated_transformer import check`, then `print(check("layer_norm", layer_norm))`.
-#
-# Here is ours, one line for each part of the formula:
 
 
 # %% tags=["export"]
@@ -221,7 +219,7 @@ def layer_norm(x: Tensor, gain: Tensor, bias: Tensor, eps: float = 1e-6) -> Tens
 
 # %%
 normal = layer_norm(added, torch.ones(6), torch.zeros(6))
-print("likes", [round(v, 2) for v in normal[3].tolist()])
+print("likes", [round(v, 2) for v in normal[WORDS.index("likes")].tolist()])
 difference = (normal - F.layer_norm(added, (6,), eps=1e-6)).abs().max()
 print(f"largest difference from PyTorch's own: {difference:.6f}")
 
@@ -230,7 +228,7 @@ if CHECKING:
     assert round(normal[3, 1].item(), 2) == 2.08
     assert difference < 1e-9
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-layer-norm", "caption": "What does a residual connection do to five words? The stream of the example; choose a step. Attention adds to three columns and leaves the rest alone. Subtracting the mean makes each row sum to zero. The division gives all rows the same size, and `fish`, whose numbers differ least, is stretched most: its 1.5, 0.78 above the mean, ends at 1.53, and the 2 of `cat`, 1.39 above it, at 1.90. Purple is positive, orange negative."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-layer-norm", "caption": "What do addition and norm do to five words? The stream of the example; choose a step. Attention adds to three columns and leaves the rest alone. The division gives all rows the same size, so `fish`, whose numbers differ least, is stretched most. Purple is positive, orange negative."}}
 centered = added - added.mean(-1, keepdim=True)
 stages = {
     "as they come": (X, "Five words, six features each."),
@@ -248,12 +246,8 @@ steps = {
 }
 show_steps(steps, "Which step?", start=3)
 
-# %% tags=["remove-cell"]
-if CHECKING:
-    assert [round(normal[i, 0].item(), 2) for i in (2, 4)] == [1.9, 1.53]
-
 # %% [markdown]
-# Each word loses exactly two numbers, its mean and its size: multiply the input by 10 or add 10, and the output stays the same. The pattern is kept. This also holds the gradient in check, because where a vector ten times as long gives the same output, a change must be ten times as large to have the same effect. So the gradient through a norm is divided by the size of what came in.
+# Each word loses exactly two numbers, its mean and its size, and keeps its pattern: multiply the input by 10 or add 10, and the output stays the same. This also holds the gradient in check. If a vector ten times as long gives the same output, a change must be ten times as large to have the same effect, so the gradient through a norm is divided by the size of what came in.
 #
 # The module `LayerNorm` holds gain and bias:
 
@@ -277,7 +271,7 @@ class LayerNorm(nn.Module):
 # %% [markdown]
 # ## Before or after? Post-norm and pre-norm
 #
-# Where does the norm go? The paper puts it on the stream, after the addition: **post-norm**. Most later models put it on the branch, before the attention or network, which then reads a normalized *input*: **pre-norm**. Write $f$ for the attention or the network; either one is called a **sub-layer**. (*Dropout* sets random numbers to zero in training; [regularization](17_regularization.ipynb#what-dropout-does) says what for.)
+# Let $f$ be an attention or a network; either is called a **sub-layer**. The paper puts the norm on the stream, after the addition: **post-norm**. Most later models put it on the branch, so that the sub-layer reads a normalized *input*: **pre-norm**. ([Dropout](17_regularization.ipynb#what-dropout-does) sets random numbers to zero in training.)
 #
 # $$
 # \begin{aligned}
@@ -306,7 +300,7 @@ class Residual(nn.Module):
         return self.norm(x + self.dropout(sublayer(x)))
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-residual-forms", "caption": "Where is the norm? The thick line is the stream, upwards; the diamond is dropout, which in all three drawings acts on what is added. Left, the paper: the norm is on the stream itself, after the addition. Middle: it is on the branch, before the sub-layer, and the stream passes untouched. Right, what you get when norm and sum change places by mistake: on the branch, after the sub-layer."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-residual-forms", "caption": "Where is the norm? The thick line is the stream, upwards; the diamond is dropout. Left, the paper: the norm is on the stream itself. Middle: it is on the branch, before the sub-layer, and the stream passes untouched. Right, a common mistake: on the branch, after the sub-layer."}}
 def diamond(x, y, fill=INK):
     return f'<path d="M{x},{y - 6}l6,6l-6,6l-6,-6z" fill="{fill}" stroke="{INK}"/>'
 
@@ -342,7 +336,7 @@ label = "Post-norm has its norm on the stream; in the other two it is on the bra
 show_drawing(parts, 356, 296, alt=label)
 
 # %% [markdown]
-# The figure shows a third form, *swapped*: $x + \text{LayerNorm}(f(x))$. It is often written by mistake in place of the paper's. These are three different models, and weights trained in one are useless in another. Take a sub-layer simple enough for pencil and paper, $f(x) = 2x$, at $x = (1, 3)$, whose mean is 2 and deviation 1:
+# The third form of the figure, *swapped*, is $x + \text{LayerNorm}(f(x))$. These are three different models, and weights trained in one are useless in another. Take a sub-layer simple enough for pencil and paper, $f(x) = 2x$, at $x = (1, 3)$, whose mean is 2 and deviation 1:
 #
 # - Post-norm: $(1, 3) + (2, 6) = (3, 9)$ has mean 6 and deviation 3. Result: $(-1, 1)$.
 # - Pre-norm: the sub-layer gets $(-1, 1)$ and returns $(-2, 2)$. Result: $(1, 3) + (-2, 2) = (-1, 5)$.
@@ -352,9 +346,7 @@ show_drawing(parts, 356, 296, alt=label)
 x = torch.tensor([[1.0, 3.0]])
 for pre_norm in (False, True):
     y = Residual(2, dropout=0.0, pre_norm=pre_norm)(x, lambda x: 2 * x)
-    print(
-        "pre-norm " if pre_norm else "post-norm", [round(v, 2) for v in y[0].tolist()]
-    )
+    print(f"{pre_norm=}: {[round(v, 2) for v in y[0].tolist()]}")
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -363,11 +355,11 @@ if CHECKING:
     assert [round(v, 2) for v in y[0].tolist()] == [-1, 5]
 
 # %% [markdown]
-# The paper's form has a price. A moment ago we praised the path on which the gradient is multiplied by 1 at every step, and post-norm puts a norm right on that path: nothing passes untouched anymore, and the derivative at each step is that of a norm. Pre-norm leaves the path free. So does the paper's choice bring the vanishing gradient back?
+# The paper's form has a price. A moment ago we praised the path on which the gradient is multiplied by 1 at every step, and post-norm puts a norm right on that path, where pre-norm leaves it free. Does the paper's choice bring the vanishing gradient back?
 #
 # ## The stack, mended
 #
-# We put the norm of the paper into our stack, and send the five words up once more.
+# We put the paper's norm into our stack, and send the five words up once more.
 
 # %%
 mended = walk(lambda x, f: F.layer_norm(x + f(x), (width,)))
@@ -381,13 +373,11 @@ if CHECKING:
     assert 0.5 < gradients(mended)[0] / gradients(mended)[-1] < 1.2
     assert alike(mended[4]) < 0.65 and alike(mended[24]) > 0.98
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-plain-stack", "caption": "What do addition and norm repair? An untrained stack of 24 sub-layers; both vertical axes are logarithmic. Above: size of the state after so many sub-layers. Below: size of the gradient that arrives at that state from the end of the stack (right edge). Where the output replaces the input (dotted), both fall below a thousandth. Where it is added (dashed), the state grows two hundredfold on its way up, and the gradient by a factor of thousands on its way down. With the norm after each addition (solid), both keep their size."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-plain-stack", "caption": "What do addition and norm repair? An untrained stack of 24 sub-layers; both vertical axes are logarithmic. Above: size of the state after so many sub-layers. Below: size of the gradient that arrives at that state from the end of the stack (right edge). The output replaces the input (dotted), is added to it (dashed), or is added and normalized (solid)."}}
 looks = {
     "replaced": (PLUM, [2, 3]),
     "added": (AMBER, [6, 3]),
     "and normed": (SKY, [1, 0]),
-    "post-norm": (SKY, [1, 0]),
-    "pre-norm": (AMBER, [6, 3]),
 }
 
 
@@ -395,7 +385,7 @@ def deviations(states):
     return [state.std().item() for state in states]
 
 
-def by_depth(stacks, measure, title, scale, form):
+def by_depth(measure, title):
     records = [
         {"n": n, "value": float(f"{value:.3g}"), "stack": name}
         for name, states in stacks.items()
@@ -403,31 +393,29 @@ def by_depth(stacks, measure, title, scale, form):
     ]
     ticks = alt.Axis(values=[*range(0, len(stack) + 1, 6)])
     x = alt.X("n:Q", title="sub-layers passed", axis=ticks)
-    axis = alt.Axis(format=form, tickCount=5)
-    y = alt.Y("value:Q", title=None, scale=scale, axis=axis)
-    look = {name: looks[name] for name in stacks}
-    chart = curves(records, x, y, "stack", look)
+    axis = alt.Axis(format=".0e", tickCount=5)
+    y = alt.Y("value:Q", title=None, scale=alt.Scale(type="log"), axis=axis)
+    chart = curves(records, x, y, "stack", looks)
     return chart.properties(title=title, width=300, height=130)
 
 
 stacks = {"replaced": plain, "added": added_up, "and normed": mended}
-powers = alt.Scale(type="log")
-upper = by_depth(stacks, deviations, "size of the state", powers, ".0e")
-lower = by_depth(stacks, gradients, "size of the gradient", powers, ".0e")
+upper = by_depth(deviations, "size of the state")
+lower = by_depth(gradients, "size of the gradient")
 show(
     alt.vconcat(upper, lower),
     alt="Replaced, state and gradient die out. Added, both grow by powers of ten. With the norm they stay level.",
 )
 
 # %% [markdown]
-# The vanishing gradient doesn't come back: the state keeps its size, and the gradient arrives at the start almost as large as it was at the end. One thing is still broken. The words become alike, only more slowly. In the plain stack they were one vector after four parts; here they resemble each other after twelve, and are one at the top. An untrained attention averages, whatever is added to it. Training can change that, since the gradient now gets through to each part.
+# The gradient doesn't vanish: it arrives at the start almost as large as it was at the end. One thing is still broken. The words become alike, only more slowly: in the plain stack they were one vector after four parts, here only at the top. An untrained attention averages, whatever is added to it. Training can change that, since the gradient now gets through to each part.
 #
 # ## The encoder layer
 #
 # A layer of the **encoder**, the half of the model that reads, is self-attention and a feed-forward network, each in a residual connection. A layer of the **decoder**, the half that writes, has one more sub-layer.
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-layers", "caption": "What is in a layer? One encoder layer (left) and one decoder layer (right) of the paper, read from the bottom up. The thick gray line is the vector of a word on its way up, the stream. Each sub-layer reads it and adds to it, and a norm follows each of these five additions; the additions of the positions, at the bottom, have none. Filled diamonds are the paper's dropout; the outlined one in each box is where many other implementations have dropout as well."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-layers", "caption": "What is in a layer? One encoder layer (left) and one decoder layer (right) of the paper, read from the bottom up. Each sub-layer reads the stream (thick gray) and adds to it, and a norm follows; the additions of the positions, at the bottom, have none. Filled diamonds are the paper's dropout; the outlined one in each box is where many other implementations have dropout as well."}}
 def sublayer(x, y, name):
     """Yield a sub-layer beside the stream at x: it reads, its update is added, a norm follows."""
     side = 1 if x < 178 else -1
@@ -487,11 +475,11 @@ class EncoderLayer(nn.Module):
 
 
 # %% [markdown]
-# A residual wants a function of one argument, but attention takes four. The `lambda` closes the gap: whatever comes in is query, key and value at once. The two residuals are separate because each norm has its own gain and bias.
+# A residual wants a function of one argument, but attention takes four. The `lambda` closes the gap: what comes in is query, key and value at once. There are two residuals because each norm has its own gain and bias.
 #
 # ## The encoder
 #
-# The encoder calls its layers in turn. Its output is the **memory**: one vector for each source word, computed once and then read by every decoder layer. With pre-norm, nothing has normalized the stream when it leaves the last layer, so the stack needs a final norm. With post-norm every layer ends in one.
+# The encoder's output is the **memory**: one vector for each source word, computed once and then read by every decoder layer. With pre-norm, nothing has normalized the stream when it leaves the last layer, so the stack needs a final norm. With post-norm every layer ends in one.
 
 
 # %% tags=["export"]
@@ -515,7 +503,7 @@ class Encoder(nn.Module):
 # %% [markdown]
 # ## The decoder layer
 #
-# Between self-attention and the network, a decoder layer has one more sub-layer: **cross-attention**. Its queries come from the target and its keys and values from the memory, which every layer projects with its own $W^K$ and $W^V$. This makes three uses of attention in one model:
+# Between self-attention and the network, a decoder layer has **cross-attention**. Its queries come from the target and its keys and values from the memory, which every layer projects with its own $W^K$ and $W^V$. This makes three uses of attention in one model:
 #
 # | attention | queries | keys, values | weights | mask hides |
 # |---|---|---|---|---|
@@ -557,7 +545,7 @@ class DecoderLayer(nn.Module):
 
 
 # %% [markdown]
-# The decoder is a stack of these. It hands the same memory to each of them:
+# The decoder hands the same memory to each of its layers:
 
 
 # %% tags=["export"]
@@ -581,28 +569,29 @@ class Decoder(nn.Module):
 
 
 # %% [markdown]
-# Now both stacks at work, on two sentences of random vectors, 8 numbers wide. The second source ends in two places of padding.
+# Now both stacks at work, on two sentences of random vectors, 8 numbers wide. The second source ends in padding.
 
 # %%
 from annotated_transformer.masks import PAD, causal_mask, padding_mask
 
 torch.manual_seed(0)
+d = 8
 
 
 def heads():
-    return MultiHeadAttention(8, heads=2)
+    return MultiHeadAttention(d, heads=2)
 
 
 def network():
-    return FeedForward(8, 32)
+    return FeedForward(d, 4 * d)
 
 
-encoder = Encoder([EncoderLayer(8, heads(), network()) for _ in range(2)], 8)
-decoder = Decoder([DecoderLayer(8, heads(), heads(), network()) for _ in range(2)], 8)
+encoder = Encoder([EncoderLayer(d, heads(), network()) for _ in range(2)], d)
+decoder = Decoder([DecoderLayer(d, heads(), heads(), network()) for _ in range(2)], d)
 
 words_only = padding_mask(torch.tensor([[5, 6, 7, 8, 9], [5, 6, 7, PAD, PAD]]))
-memory = encoder(torch.randn(2, 5, 8), words_only)
-states = decoder(torch.randn(2, 4, 8), memory, causal_mask(4), words_only)
+memory = encoder(torch.randn(2, 5, d), words_only)
+states = decoder(torch.randn(2, 4, d), memory, causal_mask(4), words_only)
 print("memory", tuple(memory.shape), " states", tuple(states.shape))
 
 # %% tags=["remove-cell"]
@@ -622,16 +611,22 @@ if CHECKING:
         assert (ours(source) - theirs(source)).abs().max() < 1e-9
 
 # %% [markdown]
-# Only the decoder's states go on to the output. There is one for each target position, and it predicts the word that follows. (Given the same weights, PyTorch's `nn.TransformerEncoderLayer` computes what our `EncoderLayer` does, to nine decimals, in both forms.)
+# Only the decoder's states go on to the output. Each predicts the word after its position.
+#
+# :::{margin}
+# Given the same weights, PyTorch's `nn.TransformerEncoderLayer` computes what our `EncoderLayer` does, to nine decimals, in both forms.
+# :::
 #
 # ## What to remember
 #
 # - Every sub-layer adds to the residual stream. Without the addition, words become alike within two layers and gradients vanish; with the addition alone, state and gradient explode.
-# - LayerNorm works on one vector at a time. It subtracts the mean of its numbers and divides by their standard deviation, then applies a learned gain and bias.
+# - LayerNorm removes each vector's mean and size, then applies a learned gain and bias.
 # - Post-norm, the paper's form, is $\text{LayerNorm}(x + \text{sublayer}(x))$. Pre-norm normalizes the sub-layer's input and needs a final norm at the end of each stack.
 # - An encoder layer has two sub-layers, a decoder layer three: the one in the middle reads the memory.
 #
 # ## Exercises
+#
+# **1. Write it first** is [above](#layer-normalization).
 #
 # :::{admonition} Solution 1
 # :class: dropdown
@@ -676,38 +671,24 @@ if CHECKING:
 #
 # ### Why not batch normalization?
 #
-# Image networks normalize one feature over all positions of a batch. With sentences, padding would enter every mean, so a word's result would depend on how long its neighbors are. In the decoder an early word would hear of later ones through the mean, although the causal mask is right. And while you translate, one new word at a time, stored averages would have to replace the batch. LayerNorm needs nothing but the vector of the word itself.
+# Image networks normalize one feature over all positions of a batch. With sentences, padding would enter every mean, and in the decoder an early word would hear of later ones through it, although the causal mask is right. And while you translate, one new word at a time, stored averages would have to replace the batch. LayerNorm needs only the vector of the word itself.
 #
 # ### Why the place of the norm matters
 #
-# In post-norm every update has a full say, but to make room for it, the norm shrinks all that came before. An update of size 0.7, the mean in our stack, shrinks the stream to $1/\sqrt{1 + 0.7^2} = 0.82$ of itself, and after 24 of them less than one percent is left of the embedding. In pre-norm nothing shrinks; the stream grows, about like the root of the depth, and so the deeper a layer is, the less its update counts.
-
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-stream", "caption": "What happens to the stream? The untrained stack of 24 sub-layers again. Above: size of the stream. Post-norm (solid) resets it to 1 each time; in pre-norm (dashed) it grows to 3.6. Below: size of each update, relative to the stream that it is added to. In post-norm it swings between 0.4 and 1.1, attention and network in turn, and does not fall with depth; in pre-norm it falls from above 0.5 to below 0.2."}}
-unit = lambda x: F.layer_norm(x, x.shape[-1:])  # gain 1, bias 0
-walks = {"post-norm": mended, "pre-norm": walk(lambda x, f: x + f(unit(x)))}
-reads = {"post-norm": lambda x: x, "pre-norm": unit}
-shares = {
-    name: [(f(reads[name](x)).std() / x.std()).item() for f, x in zip(stack, states)]
-    for name, states in walks.items()
-}
-zero = alt.Scale(domainMin=0)
-chart = by_depth(walks, deviations, "size of the stream", zero, "~g")
-chart &= by_depth(shares, list, "update, relative to the stream", zero, "~g")
-show(
-    chart,
-    alt="Post-norm keeps the stream at 1; in pre-norm it grows and updates count less.",
-)
+# In post-norm every update has a full say, but to make room for it, the norm shrinks all that came before. An update of size 0.7, the mean in our stack, shrinks the stream to $1/\sqrt{1 + 0.7^2} = 0.82$ of itself, and after 24 of them less than one percent is left of the embedding. In pre-norm nothing shrinks, but the stream grows, and so the deeper a layer is, the less its update counts: in our stack an update falls from more than half of the stream's size to less than a fifth.
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    assert 3.6 < walks["pre-norm"][-1].std() < 3.7 and shares["pre-norm"][-1] < 0.2
-    assert min(shares["post-norm"]) > 0.4 and 1.1 < max(shares["post-norm"]) < 1.2
+    shares = {
+        name: [(f(read(x)).std() / x.std()).item() for f, x in zip(stack, walks[name])]
+        for name, read in (("post-norm", lambda x: x), ("pre-norm", unit))
+    }
+    assert shares["pre-norm"][0] > 0.5 and shares["pre-norm"][-1] < 0.2
     mean = sum(shares["post-norm"]) / len(shares["post-norm"])
     assert round(mean, 1) == 0.7 and 0.82**24 < 0.01
-    swapped = walk(lambda x, f: x + unit(f(x)))
     first = {
         name: gradients([*states, unit(states[-1])])[0]
-        for name, states in {**walks, "swapped": swapped}.items()
+        for name, states in walks.items()
     }
     assert 3 * max(first["pre-norm"], first["post-norm"]) < first["swapped"]
 
@@ -738,8 +719,8 @@ if CHECKING:
     assert [round(v, 1) for v in measured[2:]] == [0.3, 0.1]
 
 # %% [markdown]
-# The gradients follow. {cite:t}`xiong2020layer` show that before training the last layer's gradient is as large in a deep post-norm stack as in a shallow one, while in pre-norm it shrinks, since the final norm divides by the size of a stream that has grown. We find the same: from 3 layers to 24 it stays near 0.5 with post-norm, and falls from 0.3 to 0.1 with pre-norm. So post-norm needs [a careful start](16_schedule.ipynb#why-does-a-transformer-need-a-warm-up). The swapped form, in which sub-layers read the growing stream as it is, gives our first layer more than three times the gradient of either.
+# The gradients follow. {cite:t}`xiong2020layer` show that before training the last layer's gradient is as large in a deep post-norm stack as in a shallow one, while in pre-norm the final norm divides it by the size of a stream that has grown. We find the same: from 3 layers to 24 it stays near 0.5 with post-norm, and falls from 0.3 to 0.1 with pre-norm. So post-norm needs [a careful start](16_schedule.ipynb#why-does-a-transformer-need-a-warm-up). The swapped form gives our first layer more than three times the gradient of either.
 #
 # ### Which form is better?
 #
-# In two layers of width 64 and 600 updates on Multi30k, pre-norm lowers the validation loss by about half a nat per token, the largest effect on the page of [departures](../book/departures.md#the-model). But short runs reward whatever learns fastest at first. Pre-norm became the default mainly because it trains deep stacks without drama; at six layers and with the paper's schedule, post-norm trains well. This book follows the paper and keeps pre-norm as an option, while the authors' own code switched to pre-norm in October 2017. Harvard's *Annotated Transformer* {cite:p}`rush2018annotated` has the formula of post-norm above the code of pre-norm, and its readers have asked why ever since.
+# In two layers of width 64 and 600 updates on Multi30k, pre-norm lowers the validation loss by about half a nat per token, the largest effect on the page of [departures](../book/departures.md#the-model). But short runs reward whatever learns fastest at first. Pre-norm became the default mainly because it trains deep stacks without drama; at six layers and with the paper's schedule, post-norm trains well. This book follows the paper and keeps pre-norm as an option. The authors' own code switched to it in October 2017, and Harvard's *Annotated Transformer* {cite:p}`rush2018annotated` has the formula of post-norm above the code of pre-norm.

@@ -10,9 +10,9 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 #
 # This page takes one German sentence through a whole Transformer, to the probability of the next English word, its loss, a gradient and an update, and you can check each number on a pocket calculator.
 #
-# The sentence is *Den Fisch mag die schwarze Katze*. It begins with its object and means *the black cat likes the fish*: German may put the object first, because the article says what it is. `den` marks the fish as the one that is liked; if the fish did the liking, the article would be `der`.
+# The sentence is *Den Fisch mag die schwarze Katze*. It begins with its object and means *the black cat likes the fish*: `den` marks the fish as the one that is liked; if the fish did the liking, the article would be `der`.
 #
-# Our Transformer has one layer on either side. It has written *the black cat likes the* and must now say `fish`. Where should it look? Its decoder stands at position 5, counted from 0, and at position 5 of the source stands `Katze`. A model that looks at the same place says `cat`. Only the three letters of `den`, five words earlier, tell it that this is wrong, and the encoder has to find that out. These are all the steps:
+# Our Transformer has one layer on either side. It has written *the black cat likes the* and must now say `fish`. Where should it look? Its decoder stands at position 5, counted from 0, and at position 5 of the source stands `Katze`. A model that looks at the same place says `cat`. Only the three letters of `den`, five words earlier, tell that this is wrong, and the encoder has to find that out. These are all the steps:
 #
 # $$
 # \begin{aligned}
@@ -26,13 +26,13 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 # \end{aligned}
 # $$ (eq-by-hand)
 #
-# Here $x$ holds the source words with their positions added, $t$ the words written so far with theirs, and $E$ is the table of word vectors. A real model has more layers and wider ones, but no other kind of step. Before you start, guess: which word will come second to `fish`? And what will the model say if we take away the self-attention of its encoder?
+# Here $x$ holds the source words with their positions added, $t$ the words written so far with theirs, and $E$ is the table of word vectors. A real model has more layers and wider ones, but no other kind of step. Which word will come second to `fish`? And what will the model say if we take away the self-attention of its encoder?
 #
 # **The rule of the page.** Whatever you would write down is rounded to two decimals (0.005 becomes 0.01, and −0.005 becomes −0.01), and the next number is computed from what is written.
 #
-# To work on paper, print this page; the code is at its end. For a class there are <a href="#blank">blank sheets</a> with every result left empty, to print in the same way. The same steps in a trained model, in any sentence, are on the page [Look inside](../book/inside.md).
+# To work on paper, print this page, or its <a href="#blank">blank sheets</a> with every result left empty. The same steps in a trained model, in any sentence, are on the page [Look inside](../book/inside.md).
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-by-hand", "caption": "Where does this page go? Read upwards. Below, the vector of `Fisch` on its way through the encoder layer; above, the decoder's `the` at position 5, which has to become a prediction of what follows. A row that begins with a plus is a sum; a norm takes away the mean of the row below and divides by its deviation. In the memory, the largest number of `Fisch` is in the column \u201cobject\u201d; in the state, the largest is \u201cedible\u201d. Purple is positive, orange negative."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-by-hand", "caption": "Where does this page go? Read upwards. Below, the vector of `Fisch` on its way through the encoder layer; above, the decoder's `the` at position 5, which has to become a prediction of what follows. A row that begins with a plus is a sum. In the memory, the largest number of `Fisch` is in the column \u201cobject\u201d; in the state, the largest is \u201cedible\u201d. Purple is positive, orange negative."}}
 import altair as alt
 import torch
 import torch.nn.functional as F
@@ -126,9 +126,9 @@ if CHECKING:
 #
 # ## Words and positions
 #
-# The English words are [chapter 3's](03_attention.ipynb#queries-keys-and-values), but for one column: nothing on this page asks for "living", so "object" takes its place. To save paper, a German word has the vector of its translation. Only `den` differs from `die`, because it has a 1 in "object".
+# The English words are [chapter 3's](03_attention.ipynb#queries-keys-and-values), with a column "object" in the place of "living". To save paper, a German word has the vector of its translation. Only `den` differs from `die`, because it has a 1 in "object".
 #
-# In front stand two columns for the [position](08_positional_encoding.ipynb#why-sine-and-cosine): one clock, as large as the words. `Fisch` stands at 1, and the clock shows $2 \sin 1 = 1.68$ and $2 \cos 1 = 1.08$ (set the calculator to radians). We leave out the slower clocks and the factor $\sqrt{d_\text{model}}$, so that a 2 stays a 2.
+# In front stand two columns for the [position](08_positional_encoding.ipynb#why-sine-and-cosine): one clock, as large as the words. `Fisch` stands at 1, and the clock shows $2 \sin 1 = 1.68$ and $2 \cos 1 = 1.08$ (set the calculator to radians). We leave out the slower clocks and the factor $\sqrt{d_\text{model}}$.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-input", "caption": "What goes in? The table $E$ of the English words, and the six German words, each with its position, which are the input $x$ of the encoder. The row in bold is the one that the text computes."}}
 tables(
@@ -145,7 +145,7 @@ if CHECKING:
 # %% [markdown]
 # ## The first head looks one word back
 #
-# An article stands before its noun, so head 1 asks with the clock of *the word before*, twice as large. It can, because a clock that is turned back by 1 is made of [its own two numbers](08_positional_encoding.ipynb#why-sine-and-cosine):
+# An article stands before its noun, so head 1 asks with the clock of *the word before*, twice as large. A clock that is turned back by 1 is made of [its own two numbers](08_positional_encoding.ipynb#why-sine-and-cosine):
 #
 # $$
 # \begin{aligned}
@@ -163,11 +163,11 @@ if CHECKING:
 # \end{aligned}
 # $$
 #
-# A <span style="color:#D55E00">**key**</span> is the clock of a word, and a score is the product of the two over $\sqrt{d_k} = \sqrt 2 = 1.41$. `den`, with the clock $(0, 2)$, gets $3.99 \cdot 2 / 1.41 = 5.66$; `Fisch` itself gets $3.99 \cdot 1.08 / 1.41 = 3.06$. For the softmax, raise $e$ to each of the six scores: 287.15, 21.33, 0.10, 0.00, 0.02 and 5.00, which sum to 313.60. So `den` has the weight $287.15 / 313.60 = 0.92$.
+# A <span style="color:#D55E00">**key**</span> is the clock of a word, and a score is the product of the two over $\sqrt{d_k} = \sqrt 2 = 1.41$. `den`, with the clock $(0, 2)$, gets $3.99 \cdot 2 / 1.41 = 5.66$; `Fisch` itself gets $3.99 \cdot 1.08 / 1.41 = 3.06$. For the softmax, raise $e$ to each of the six scores: 287.15, 21.33, 0.10, 0.00, 0.02 and 5.00, together 313.60. So `den` has the weight $287.15 / 313.60 = 0.92$.
 #
 # The <span style="color:#009E73">**value**</span> is the mark in the column "object", which only `den` has, so `Fisch` fetches 0.92 of it, and `Katze` nothing.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-head-1", "caption": "Who looks at whom in head 1? Weights have a query in each row; the keys are the first two columns of $x$, and the values its last. Each word finds the one before it. `den`, which has none, finds `Katze`, because six places are nearly one round of the clock."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-head-1", "caption": "Who looks at whom in head 1? Each word finds the one before it. `den`, which has none, finds `Katze`, because six places are nearly one round of the clock."}}
 tables(
     (
         "given <i>W<sup>Q</sup></i>",
@@ -194,9 +194,9 @@ if CHECKING:
 # %% [markdown]
 # ## The second head, and $W^O$
 #
-# Head 2 is the one that [chapter 5](05_multi_head_attention.ipynb#why-several-heads) made for nouns and verbs, but here an article looks for a verb, as a noun does. In its $W^Q$, nouns and articles look for a verb with strength 1, verbs look for a noun with 1.5, and so do adjectives with 1. `Fisch` is mostly a noun, 1.5, and a little verb, 0.5, so its query is $(1.5 \cdot 0.5,\; 1 \cdot 1.5) = (0.75, 1.50).$ A key is the "noun" and the "verb" of a word: `mag` gets the score $1.5 \cdot 2 / 1.41 = 2.13,$ `Fisch` itself 1.33 and `Katze` 1.06. The powers of $e$ are 8.41, 3.78, 2.89 and three times 1, so their sum is 18.08, and `mag` gets $8.41 / 18.08 = 0.47.$ The value is how much of a verb the word is; `Fisch` fetches $0.47 \cdot 2 + 0.21 \cdot 0.5 = 1.05.$
+# Head 2 is [chapter 5's](05_multi_head_attention.ipynb#why-several-heads) for nouns and verbs: in its $W^Q$, nouns and (new here) articles look for a verb with strength 1, adjectives for a noun with 1, and verbs for a noun with 1.5. `Fisch` is mostly a noun, 1.5, and a little verb, 0.5, so its query is $(1.5 \cdot 0.5,\; 1 \cdot 1.5) = (0.75, 1.50).$ A key is the "noun" and the "verb" of a word: `mag` gets the score $1.5 \cdot 2 / 1.41 = 2.13,$ `Fisch` itself 1.33 and `Katze` 1.06. The powers of $e$ are 8.41, 3.78, 2.89 and three times 1, together 18.08, so `mag` gets the weight $8.41 / 18.08 = 0.47.$ The value is how much of a verb the word is; `Fisch` fetches $0.47 \cdot 2 + 0.21 \cdot 0.5 = 1.05.$
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-head-2", "caption": "What does head 2 find? The keys are the columns \u201cnoun\u201d and \u201cverb\u201d of $x$. Nouns and articles find the verb, the verb and the adjective find the nouns. A row may miss 1.00 by a few hundredths, since its shares are rounded one by one. $W^O$ has one row for each number that the heads hand over."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-head-2", "caption": "What does head 2 find? Nouns and articles find the verb, the verb and the adjective find the nouns. A row may miss 1.00 by a few hundredths, since its shares are rounded one by one. $W^O$ has one row for each number that the heads hand over."}}
 tables(
     (
         "given <i>W<sup>Q</sup></i>",
@@ -225,7 +225,7 @@ if CHECKING:
 #
 # ## Add and norm
 #
-# The sum of `Fisch` is $(1.68, 1.08, 1.50, 1.55, 0, 0, 1, 2.76).$ Its mean is $9.57 / 8 = 1.20.$ The squared distances from the mean average 0.73, and the root of that is the deviation, 0.85. With gain 1 and bias 0, [layer normalization](09_layers.ipynb#layer-normalization) gives
+# The sum of `Fisch` is $(1.68, 1.08, 1.50, 1.55, 0, 0, 1, 2.76).$ Its mean is $9.57 / 8 = 1.20.$ The squared distances from the mean average 0.73, and the root of that is the deviation, 0.85. With gain 1 and bias 0, the [norm](09_layers.ipynb#layer-normalization) is
 #
 # $$
 # \begin{aligned}
@@ -238,7 +238,7 @@ if CHECKING:
 #
 # ## The network
 #
-# Its two [units](06_feed_forward.ipynb#a-network-is-a-sum-of-units) decide who does what. "Object" fires at a noun with a verb and a mark: at `Fisch` it computes $0.35 + 0.41 + 1.84 - 2.5 = 0.10$ and adds three times that to the column "object". "Subject" fires at a noun with a verb and *without* a mark: at `Katze` it computes $1.57 + 1.15 + 0.25 - 2 = 0.97$ and takes three times that away. Everywhere else both are silent. After one more norm, "object" is 1.97 at `Fisch` and −1.92 at `Katze`. This is what the encoder had to find out.
+# Its two [units](06_feed_forward.ipynb#a-network-is-a-sum-of-units) decide who does what. "Object" fires at a noun with a verb and a mark: at `Fisch` it computes $0.35 + 0.41 + 1.84 - 2.5 = 0.10$ and adds three times that to the column "object". "Subject" fires at a noun with a verb and *without* a mark: at `Katze` it computes $1.57 + 1.15 + 0.25 - 2 = 0.97$ and takes three times that away. Everywhere else both are silent. After one more norm, "object" is 1.97 at `Fisch` and −1.92 at `Katze`: the encoder has found it out.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-units", "caption": "What are the units? What each looks for, with its bias, and what it writes into the stream where it fires. \u201cFood\u201d belongs to the decoder."}}
 units = [*by_hand.UNITS, *by_hand.LAST]
@@ -251,7 +251,7 @@ tables(
     ("given writes", writes[:, 2:], units, word, STREAM),
 )
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-memory", "caption": "What leaves the encoder? After attention and norm, $a$. After the second norm, $m$, the memory that the decoder will read."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-memory", "caption": "What leaves the encoder? After the first norm, $a$; after the second, the memory $m$."}}
 tables(
     ("norm: <i>a</i>", a, GERMAN, SHORT, STREAM),
     ("memory: <i>m</i>", m, GERMAN, SHORT, STREAM),
@@ -273,15 +273,15 @@ if CHECKING:
 # %% [markdown]
 # ## One step of the decoder
 #
-# The decoder has written *the black cat likes the*. Its input begins with an empty row, as in the authors' code (our package puts the vector of `<s>` there), so the last `the` is at 5, the place of the word to be written: $t_5 = (-1.92, 0.57, 0, 0, 0, 2, 0, 0).$ With one layer we need only this last row, and the causal mask hides nothing from it.
+# The decoder's input begins with an empty row, as in the authors' code (our package puts the vector of `<s>` there), so the last `the` is at 5: $t_5 = (-1.92, 0.57, 0, 0, 0, 2, 0, 0).$ With one layer we need only this row, and the causal mask hides nothing from it.
 #
-# **Self-attention.** To save paper, the decoder has the encoder's matrices; a trained one has its own. In head 1 `the` looks one word back and finds no mark. In head 2 it looks for a verb: `likes` gets the score $2 \cdot 2 / 1.41 = 2.84,$ the weight 0.77, and hands over 1.54. Now `the` knows that the verb has been said. The sum has mean 0.27 and deviation 1.10, and the norm makes it
+# **Self-attention.** To save paper, the decoder has the encoder's matrices; a trained one has its own. In head 1 `the` looks one word back and finds no mark. In head 2 it looks for a verb: `likes` gets the score $2 \cdot 2 / 1.41 = 2.84,$ the weight 0.77, and hands over 1.54. Now `the` knows that the verb has been said. The sum has mean 0.27 and deviation 1.10, and the norm is
 #
 # $$
 # b = (-1.99, 0.27, -0.25, 1.15, -0.25, 1.57, -0.25, -0.25).
 # $$
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-decoder", "caption": "What does the decoder see of itself? The weights of its last row in either head. Its first input is empty."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-decoder", "caption": "What does the decoder see of itself? The weights of its last row in either head."}}
 before = ["(empty)", *by_hand.WRITTEN]
 tables(
     (
@@ -314,9 +314,9 @@ if CHECKING:
 # \end{aligned}
 # $$
 #
-# Place and noun speak for `Katze`; what the encoder found outweighs both. The powers of $e$ sum to 35.91, so `Fisch` gets the weight $28.50 / 35.91 = 0.79$. The value is what a word means, the four features "noun", "adjective", "article" and "edible", and $W^O$ adds three times the blend to the stream.
+# Place and noun speak for `Katze`, but what the encoder found outweighs both. The powers of $e$ sum to 35.91, so `Fisch` gets the weight $28.50 / 35.91 = 0.79$. The value is what a word means, its "noun", "adjective", "article" and "edible", and $W^O$ adds three times the blend to the stream.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-cross", "caption": "What does the decoder find in the source? The query of `the` at 5, its scores and weights, and what is added to the stream. The keys are four columns of the memory."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-cross", "caption": "What does the decoder find in the source? The query of `the` at 5, its scores and weights, and what is added to the stream."}}
 tables(
     ("<i>Q</i>", run.cross.Q, ["the"], by_hand.SOUGHT, QUERY),
     (
@@ -340,13 +340,13 @@ if CHECKING:
     says(two(run.cross.scores.exp()).sum(), 35.91)
 
 # %% [markdown]
-# **The network.** The sum has mean −0.68 and deviation 1.24, and the norm gives
+# **The network.** The sum has mean −0.68 and deviation 1.24, and the norm is
 #
 # $$
 # c = (-1.06, 0.77, 0.95, 1.48, -1.66, -0.58, -0.21, 0.35).
 # $$
 #
-# One unit, "food", looks for a noun, a verb and something edible, and here the first two suffice: $0.95 + 1.48 - 0.21 - 1.5 = 0.72.$ The verb has been said and the food is due, so the unit takes twice that, 1.44, from "verb" and adds it to "edible". After the last norm (mean 0.01, deviation 0.96) the state is
+# One unit, "food", looks for a noun, a verb and something edible: $0.95 + 1.48 - 0.21 - 1.5 = 0.72.$ The verb has been said and the food is due, so the unit takes twice that, 1.44, from "verb" and adds it to "edible". After the last norm (mean 0.01, deviation 0.96) the state is
 #
 # $$
 # s = (-1.11, 0.79, 0.98, 0.03, -1.74, -0.61, 1.27, 0.35).
@@ -354,9 +354,9 @@ if CHECKING:
 #
 # ## Logits, probabilities, loss
 #
-# Each word of the table is scored by its dot product with $s.$ For `fish`, $1.5 \cdot 0.98 + 0.5 \cdot 0.03 + 1.27 = 2.76;$ for `cat`, $2 \cdot 0.98 = 1.96.$ The powers of $e$ are 0.30, 0.03, 7.10, 1.06 and 15.80, and their sum is 24.29. So `fish` has the probability $15.80 / 24.29 = 0.65,$ and the loss is $-\ln 0.65 = 0.43.$ Guessing among five words would cost $\ln 5 = 1.61.$
+# Each word of the table is scored by its dot product with $s.$ For `fish`, $1.5 \cdot 0.98 + 0.5 \cdot 0.03 + 1.27 = 2.76;$ for `cat`, $2 \cdot 0.98 = 1.96.$ The powers of $e$ are 0.30, 0.03, 7.10, 1.06 and 15.80, together 24.29. So `fish` has the probability $15.80 / 24.29 = 0.65,$ and the loss is $-\ln 0.65 = 0.43.$ Guessing among five words would cost $\ln 5 = 1.61.$
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-loss", "caption": "Which word comes next? Logits, probabilities, and the gradient of the loss at the logits: the probability, minus 1 for the right word. `cat`, the other noun, is the only serious rival."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-loss", "caption": "Which word comes next? Logits, probabilities, and the gradient of the loss at the logits. `cat`, the other noun, is the only serious rival."}}
 g = p - F.one_hot(torch.tensor([4]), 5)
 rows = ["logits", "<i>p</i>", "gradient"]
 tables(("output", torch.cat([run.logits, p, g]), rows, WORDS, INK))
@@ -378,9 +378,9 @@ if CHECKING:
 # %% [markdown]
 # ## Without the encoder's attention
 #
-# What is the encoder's work worth? Let its self-attention add zeros, and compute everything again. No word hears of `den`, no noun hears of the verb, and so neither unit fires. In the memory, "object" is below zero at both nouns, −1.12 and −0.08, so the question for an object finds none, and even speaks against `Fisch`. The questions for place and noun decide (by these two alone, the scores of `Fisch` and `Katze` would be 0.49 and 5.12), and `Katze` gets the weight 0.95.
+# Let the encoder's self-attention add zeros, and compute everything again. No word hears of `den`, no noun hears of the verb, and so neither unit fires. In the memory, "object" is below zero at both nouns, −1.12 and −0.08, so the question for an object even speaks against `Fisch`. Place and noun decide (by these two alone, the scores of `Fisch` and `Katze` would be 0.49 and 5.12), and `Katze` gets the weight 0.95.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-without", "caption": "What does the model say without the encoder\u2019s self-attention? The weights of cross-attention and the probabilities, with all parts and without this one."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-without", "caption": "What does the model say without the encoder\u2019s self-attention? The weights of cross-attention and the probabilities, with it and without."}}
 alone = by_hand.steps(x, t, without="self-attention")
 both = [run, alone]
 ways = ["with", "without"]
@@ -399,7 +399,7 @@ if CHECKING:
     says(alone.p[0, [2, 4]], 0.72, 0.25)
 
 # %% [markdown]
-# Now `cat` has 0.72 and `fish` 0.25: the model would write *the black cat likes the cat*. With the encoder's attention it was 0.29 and 0.65.
+# Now `cat` has 0.72 and `fish` 0.25: the model would write *the black cat likes the cat*.
 #
 # ## One gradient, one update
 #
@@ -407,9 +407,9 @@ if CHECKING:
 #
 # 1. The gradient at the logits is $p$ minus 1 at the right word: $g = (0.01, 0, 0.29, 0.04, -0.35).$
 # 2. The state gets $g E.$ For "edible", that is $-0.35 \cdot 1,$ since only `fish` has any. All eight are $(0, 0, 0.06, -0.10,$ $0, 0.02, -0.35, 0).$
-# 3. Now back through the norm. It subtracts the mean of its input and divides by the deviation, so a change that only shifts all eight numbers, or only stretches them, makes no difference to the output. We therefore subtract these two parts from the gradient. The part that shifts is the mean of the eight, −0.05. The part that stretches is $s$ for "edible", 1.27, times the mean of the eight products of gradient and $s$, −0.05. Then we divide by the deviation: $(-0.35 + 0.05 + 1.27 \cdot 0.05) / 0.96 = -0.25.$
+# 3. Now back through the norm. A change that only shifts all eight numbers of its input, or only stretches them, makes no difference to its output, so we subtract these two parts from the gradient. The part that shifts is the mean of the eight, −0.05. The part that stretches is $s$ for "edible", 1.27, times the mean of the eight products of gradient and $s$, −0.05. Then we divide by the deviation: $(-0.35 + 0.05 + 1.27 \cdot 0.05) / 0.96 = -0.25.$
 # 4. The weight was multiplied by the unit's 0.72, so its gradient is $-0.25 \cdot 0.72 = -0.18.$
-# 5. An update with learning rate 1 subtracts it, so the 2 becomes 2.18. Compute from there on again, and `fish` has 0.67: the loss falls from 0.43 to 0.40, as the gradient predicted, $0.18 \cdot 0.18 = 0.03$.
+# 5. An update with learning rate 1 subtracts it, so the 2 becomes 2.18. Compute from there on again, and `fish` has 0.67: the loss falls from 0.43 to 0.40, by what the gradient predicted, $0.18 \cdot 0.18 = 0.03$.
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -430,7 +430,7 @@ if CHECKING:
 # %% [markdown]
 # ## The same in the package
 #
-# Do the package's own layers say the same, with nothing rounded? This is the time for the first exercise.
+# Do the package's own layers say the same, with nothing rounded?
 #
 # **Exercise 1. Write it first** (★★, 30 min). Build an `EncoderLayer` and a `DecoderLayer` of width 8, give them the weights of this page (`from book.by_hand import ...`; the names are those of the next cell), and ask for the probabilities of the next word. `nn.Linear` stores its matrix transposed.
 
@@ -473,7 +473,7 @@ decoder = DecoderLayer(8, both_heads(), cross, last, dropout=0.0).double()
 def logits():
     """Return the logits of the word after the last one."""
     memory = encoder(x[None])
-    states = decoder(t[None], memory, causal_mask(6), None)
+    states = decoder(t[None], memory, causal_mask(len(t)), None)
     return states[0, -1] @ E.T
 
 
@@ -486,7 +486,7 @@ if CHECKING:
     assert (encoder(x[None])[0] - m).abs().max() < 0.05
 
 # %% [markdown]
-# They are ours, to within a hundredth or two. Now PyTorch's backward pass, for the weight that we moved:
+# They are ours, to within a hundredth. Now PyTorch's backward pass, for the weight that we moved:
 
 # %%
 loss = F.cross_entropy(logits()[None], torch.tensor([WORDS.index("fish")]))
@@ -499,7 +499,7 @@ if CHECKING:
     assert abs(loss - 0.43) < 0.03
 
 # %% [markdown]
-# And does the model need all of its parts? We set the last matrix of each to zero, one at a time, and ask again:
+# Does the model need all of its parts? We set the last matrix of each to zero, one at a time:
 
 # %%
 parts = {
@@ -525,9 +525,9 @@ if CHECKING:
     assert logits().argmax() == 4
 
 # %% [markdown]
-# Each part is needed: whichever we take away, the next word is wrong. Without the encoder's network, for instance, `Fisch` still carries the mark, but nothing says that `Katze` is the subject, and place and noun win again.
+# Whichever we take away, the next word is wrong. Without the encoder's network, for instance, `Fisch` still carries the mark, but nothing says that `Katze` is the subject, and place and noun win again.
 #
-# But for dropout, the factor $\sqrt{d_\text{model}}$ and a mask with something to hide, you have now done all that a Transformer does. The base model does it with 512 columns instead of eight, eight heads, and six layers on either side.
+# But for dropout, the factor $\sqrt{d_\text{model}}$ and a mask with something to hide, you have now done all that a Transformer does.
 #
 # ## What to remember
 #

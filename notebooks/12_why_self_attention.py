@@ -8,7 +8,7 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 # %% [markdown]
 # # Why self-attention
 #
-# This chapter sets self-attention beside recurrent and convolutional layers and asks of each how much it multiplies, and how many of its steps have to wait for one another (section 4 of the paper).
+# This chapter asks of self-attention, of recurrence and of convolution how much each multiplies, and how many of its steps have to wait for one another (section 4 of the paper).
 #
 # (It is an extra: nothing later depends on it, and you may go straight to [the data](13_data.ipynb).)
 #
@@ -22,15 +22,15 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 # | separable convolution | $k n d + n d^2$ | 1 | as above |
 # | restricted self-attention | $r n d$ | 1 | $n / r$ |
 #
-# A sentence has $n$ words of $d$ numbers, a convolution sees $k$ neighbors, and restricted attention sees $r$. All entries leave out constant factors; the path $n / k$ and the separable convolution are from the text beside the table. The first column says that attention is cheaper than recurrence as long as
+# A sentence has $n$ words of $d$ numbers, a convolution sees $k$ neighbors, and restricted attention sees $r$. (All entries leave out constant factors; the path $n / k$ and the separable convolution are from the text beside the table.) So attention is cheaper than recurrence as long as
 #
 # $$
 # n^2 d < n d^2, \quad \text{that is,} \quad n < d.
 # $$ (eq-crossover)
 #
-# With 25 words and $d = 512$ the case seems clear. But one thing is missing from the table. Before you look at the figure: which matrices does an attention layer have, and are they in its row?
+# With 25 words and $d = 512$ the case seems clear. But which matrices does an attention layer have, and are they in its row?
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-table-1", "caption": "Which layer multiplies least? Multiplications per word against the length $n$, at $d = 512$, with kernel $k = 3$ and $r = 64$ neighbors; both axes are logarithmic. Bare self-attention is cheaper than recurrence up to $n = 512$. With its projections it is more expensive at every length."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-table-1", "caption": "Which layer multiplies least? Multiplications per word against the length $n$, at $d = 512$, $k = 3$ and $r = 64$; both axes are logarithmic. Bare self-attention is cheaper than recurrence up to $n = 512$. With its projections it is more expensive at every length."}}
 import altair as alt
 
 from book.figures import AMBER, INK, PLUM, SKY, curves, show
@@ -95,7 +95,7 @@ if CHECKING:
 # %% [markdown]
 # ## Counting multiplications
 #
-# **Exercise 1. Write it first** (★★, 20 min). Write three layers as functions of one sentence $(n, d)$, without heads, biases and batches: bare self-attention, self-attention with its four projections, and a recurrent layer. How many numbers does each of them multiply? Give formulas before you go on.
+# **Exercise 1. Write it first** (★★, 20 min). Write three layers as functions of one sentence $(n, d)$, without heads, biases and batches: bare self-attention, self-attention with its four projections, and a recurrent layer. How many multiplications does each of them take? Give formulas before you go on.
 
 # %%
 import math
@@ -144,7 +144,7 @@ if CHECKING:
     torch.testing.assert_close(recurrent(x, W, U), rnn(x)[0])
 
 # %% [markdown]
-# PyTorch can count for us. It counts a multiplication and the addition that follows as two operations, so we halve:
+# PyTorch counts a multiplication and the addition that follows as two operations, so we halve:
 
 # %%
 from torch.utils.flop_counter import FlopCounterMode
@@ -170,22 +170,13 @@ if CHECKING:
         assert multiplications(ours, 128, 256) == formulas[name]
 
 # %% [markdown]
-# For 128 words of 256 numbers, the bare layer takes $2 n^2 d = 2 \cdot 128^2 \cdot 256 = 8{,}388{,}608$ multiplications, half of what recurrence takes, $2 n d^2$. The full layer takes two and a half times what recurrence takes.
+# For 128 words of 256 numbers, the bare layer takes $2 n^2 d = 2 \cdot 128^2 \cdot 256 = 8{,}388{,}608$ multiplications, half as many as recurrence, $2 n d^2$. The full layer takes two and a half times as many as recurrence.
 #
 # ## The projections that Table 1 leaves out
 #
-# The table counts the two products of attention, but not $W^Q$, $W^K$, $W^V$ and $W^O$, which take $4 n d^2$ more. At the length of a sentence they are nearly everything:
-
-# %%
-d = 512
-for n in (25, 512, 4096):
-    products, projections = 2 * n * d, 4 * d * d
-    print(f"n = {n:4}: per word {products:9,} in products, {projections:,} in W")
-
-# %% [markdown]
-# For 25 words, the four matrices take about forty times as much as the products that the table counts. In translation, attention is a layer of cost $n d^2$ like all the others.
+# The table counts the two products of attention, but not $W^Q$, $W^K$, $W^V$ and $W^O$, which take $4 n d^2$ more. At the length of a sentence they are nearly everything: for 25 words, the products take $2 \cdot 25 \cdot 512 = 25{,}600$ multiplications per word, and the four matrices $4 \cdot 512^2 = 1{,}048{,}576$. In translation, attention is a layer of cost $n d^2$ like all the others.
 #
-# And attention's real rival was not a recurrence as simple as ours. Google's translator of 2016 used LSTMs {cite:p}`hochreiter1997long`, with eight matrices where ours has two. Complete layer against complete layer, attention multiplies less if
+# But attention's real rival was not a recurrence as simple as ours. Google's translator of 2016 used LSTMs {cite:p}`hochreiter1997long`, with eight matrices where ours has two. Complete layer against complete layer, attention multiplies less if
 #
 # $$
 # 4 n d^2 + 2 n^2 d < 8 n d^2, \quad \text{that is,} \quad n < 2d.
@@ -195,9 +186,9 @@ for n in (25, 512, 4096):
 #
 # ## Time and memory, measured
 #
-# Multiplications aren't seconds. The command `python -m benchmarks.experiments.table1 --cpu-time` ran each layer forward and backward on one sentence, on one thread of an Intel Xeon, and recorded the best of five runs and the bytes kept for the backward pass.
+# Multiplications aren't seconds. `python -m benchmarks.experiments.table1 --cpu-time` ran each layer forward and backward on one sentence, on one thread of an Intel Xeon, and recorded the best of five runs and the bytes kept for the backward pass.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-table-1-measured", "caption": "What do the layers cost on a machine? Processor time forward and backward, and megabytes kept for the backward pass, for one sentence at $d = 512$, on one thread; all axes are logarithmic. Bare attention is the fastest layer up to 512 words, and attention with or without projections the slowest at 8,192. In memory, only the two lines of attention end steeper than the others."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-table-1-measured", "caption": "What do the layers cost on a machine? Processor time, and megabytes kept for the backward pass, at $d = 512$; all axes are logarithmic. Bare attention is the fastest layer up to 512 words, and attention with or without projections the slowest at 8,192. In memory, only the two lines of attention end steeper than the others."}}
 from benchmarks.common import read_log
 
 settings, *log = read_log("table1")
@@ -241,7 +232,7 @@ if CHECKING:
         assert sorted(last, key=last.get)[-2:] == ["self-attention", "with projections"]
 
 # %% [markdown]
-# By the formula, bare attention and recurrence cost the same at $n = d = 512$. By the clock?
+# By the formula, bare attention and recurrence cost the same at $n = d = 512$. How many times as long does recurrence take by the clock?
 
 # %%
 from benchmarks.common import read_log
@@ -254,10 +245,8 @@ def seconds(layer):
 
 
 by_attention, by_loop = seconds("self-attention"), seconds("recurrent")
-for n in (16, 512, 4096, 8192):
-    print(
-        f"n = {n:4}: recurrence takes {by_loop[n] / by_attention[n]:5.2f} times as long"
-    )
+for n in (16, 512, 4096, 8192):  # measured: powers of 2, 16 to 8192
+    print(f"n = {n:4}: {by_loop[n] / by_attention[n]:5.2f} times")
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -273,13 +262,13 @@ if CHECKING:
     assert all(complete[n] > convolution[n] for n in complete)
 
 # %% [markdown]
-# At 512 words recurrence takes ten times as long, and it stays slower up to some 4,700 (between the measured lengths we interpolate). The reason is that a vector times a matrix reads each weight for a single multiplication, while a matrix times a matrix reads it once for many. Python isn't to blame, for PyTorch's `nn.RNN`, with its loop in C++, takes the same time to within 20%. And all this is one thread, before anything has been done in parallel.
+# Recurrence stays slower up to some 4,700 words (interpolated), because a vector times a matrix reads each weight for a single multiplication, while a matrix times a matrix reads it once for many. Python isn't to blame: PyTorch's `nn.RNN`, with its loop in C++, takes the same time to within 20%. And all this is one thread, before anything has been done in parallel.
 #
-# A convolution is faster than complete attention at every length, so time on one thread isn't the argument either. And attention has a price: each head keeps $n \times n$ weights, nearly 17 million of them at $n = 4{,}096$, in every layer and for every sentence. FlashAttention {cite:p}`dao2022flashattention` avoids keeping them by computing them anew in the backward pass ([speed](26_speed.ipynb#attention-without-the-matrix)), but the multiplications remain.
+# But a convolution is faster than complete attention at every length, so time on one thread isn't the argument either. And attention has a price: each head keeps $n \times n$ weights, nearly 17 million of them at $n = 4{,}096$, in every layer and for every sentence. FlashAttention {cite:p}`dao2022flashattention` computes them anew in the backward pass [instead of keeping them](26_speed.ipynb#attention-without-the-matrix), but the multiplications remain.
 #
 # ## Steps in a row
 #
-# With enough processors, a layer takes as long as its longest chain of operations that wait for one another. PyTorch records for the backward pass which result came from which. `longest_chain` walks through this record and counts the matrix products on the longest chain:
+# With enough processors, a layer takes as long as its longest chain of operations that wait for one another. PyTorch records for the backward pass which result came from which, and `longest_chain` counts in this record the matrix products on the longest chain, for 8, 16 and 32 words:
 
 
 # %%
@@ -314,7 +303,7 @@ if CHECKING:
         ), chains
 
 # %% [markdown]
-# For 8, 16 and 32 words, the recurrent layer has chains of 8, 16 and 32 products, and attention a constant. This column of Table 1 is the better reason: in training, every layer reads all 25,000 source tokens of one of the paper's batches at once, however long the sentences are. It doesn't help where the words don't exist yet, because a Transformer that *writes* needs one step for each word, as a recurrent network does. Less sequential generation is among the goals that the paper's last section names.
+# This column of Table 1 is the better reason: in training, every layer reads all 25,000 source tokens of one of the paper's batches at once, however long the sentences are. It doesn't help where the words don't exist yet: a Transformer that *writes* needs one step for each word, as a recurrent network does.
 #
 # The last column, the path between two words, is the other reason, and [chapter 2](02_before_attention.ipynb) has told it: a recurrent layer passes a signal through $n$ steps, a stack of convolutions through several layers, and attention through one step at any distance. Convolutions have few steps in a row, too; what they lack is the short path.
 #
@@ -356,9 +345,8 @@ if CHECKING:
 #
 # What else does the table leave out?
 #
-# - **Position.** Recurrence and convolution get the order of words for free. Attention has to be [told](08_positional_encoding.ipynb#attention-is-blind-to-order).
 # - **Memory while writing.** A recurrent network carries one state of $d$ numbers. A Transformer keeps keys and values of all earlier words, the [KV cache](19_decoding.ipynb#the-kv-cache), which grows with $n$.
-# - **Long inputs.** At $n = 100{,}000$ and $d = 512$, attention's two products take nearly a hundred times as much as its projections. Restricted attention, which the paper leaves for later and Longformer {cite:p}`beltagy2020longformer` and others took up, and recurrences that train in parallel, such as Mamba, are answers to that.
+# - **Long inputs.** At $n = 100{,}000$ and $d = 512$, attention's two products take nearly a hundred times as much as its projections. Restricted attention, as in Longformer {cite:p}`beltagy2020longformer`, and recurrences that train in parallel, such as Mamba, are answers to that.
 #
 # ## Sources
 #

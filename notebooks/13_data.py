@@ -19,7 +19,7 @@ import re
 from typing import Any, NamedTuple
 
 # %% [markdown]
-# The last part built a model that knows nothing. This part teaches it. We begin at the end, with a working translator, and then open each box that made it. [Chapter 1](01_in_ten_minutes.ipynb#train-one-yourself) trained one as a black box; this time we listen to it while it learns, on one processor core and with nothing downloaded.
+# The last part built a model that knows nothing. This part teaches it, and opens one by one the boxes of the figure. [Chapter 1](01_in_ten_minutes.ipynb#train-one-yourself) trained a translator as a black box; this time we listen to it while it learns, on one processor core and with nothing downloaded.
 
 # %% tags=["hide-input"]
 import altair as alt
@@ -40,7 +40,7 @@ from book.figures import (
     words_at,
 )
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-boxes", "caption": "What happens while a translator learns, and where is it explained? Read from the bottom. Pairs become tokens and tokens become batches; the model guesses, the loss says how wrong it was, and an update makes it a little less wrong, hundreds of times. Every box but the first links to its chapter. The dotted frame is what the call `train` does."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-boxes", "caption": "What happens while a translator learns, and which chapter explains it? Read from the bottom. The call `train` is the dotted frame: the model guesses, the loss says how wrong it was, and an update makes it a little less wrong, hundreds of times."}}
 parts = [
     '<rect x="4" y="10" width="232" height="300" rx="8" fill="none" '
     f'stroke="{INK}" stroke-dasharray="2 4"/>',
@@ -71,7 +71,7 @@ show_drawing(
 # %% [markdown]
 # ## Listening to a model that learns
 #
-# The cell below makes only calls of the package. (They live in later chapters; only here and in chapter 1 do we borrow them all.) `grammar` makes 20,000 sentence pairs, the tokenizer turns them into numbers, and `train` does the rest. Every fifty steps `train` calls our function `watch`, and it prints what the model makes of two sentences that differ in a single letter:
+# The next cell borrows its parts from later chapters. `grammar` makes 20,000 sentence pairs, the tokenizer turns them into numbers, and `train` does the rest. Every fifty steps it calls our function `watch`, which prints what the model makes of two sentences that differ in a single letter:
 #
 # - *Der Hund jagt die Katze*: the dog chases the cat;
 # - *Den Hund jagt die Katze*: the cat chases the dog. The `n` marks the dog as the one who is chased.
@@ -82,28 +82,19 @@ show_drawing(
 # %% tags=["nbval-ignore-output"]
 import torch
 
-from annotated_transformer import (
-    Tokenizer,
-    Transformer,
-    TrainingConfig,
-    grammar,
-    preset,
-    train,
-    translate,
-)
+from annotated_transformer import Tokenizer, Transformer, TrainingConfig
+from annotated_transformer import grammar, preset, train, translate
 
 pairs = grammar(20_000, seed=1)
 tokenizer = Tokenizer.train(pairs, vocabulary_size=1500)
 watched = ["Der Hund jagt die Katze.", "Den Hund jagt die Katze."]
-said = {}
 log = []
 
 
 def watch(line):
     """Note a line of the log, and what the model makes of the two sentences by then."""
-    log.append(line)
-    said[line["step"]] = translate(model, tokenizer, watched)
-    der, den = said[line["step"]]
+    der, den = translate(model, tokenizer, watched)
+    log.append({**line, "der": der, "den": den})
     print(f"{line['step']:3}  {der:24.24}  {den:.32}")
 
 
@@ -115,34 +106,27 @@ model = train(model, tokenizer, pairs, settings, report=watch)
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    assert ["The dog chases the cat.", "The cat chases the dog."] in said.values()
+    wanted = "The dog chases the cat.", "The cat chases the dog."
+    assert wanted in {(line["der"], line["den"]) for line in log}
 
 # %% [markdown]
-# The lines above are those of one run on one machine. Another processor rounds differently, so your model may take other detours. Read the column on the right from top to bottom. After a hundred steps the model babbles of evenings; it has found out that English has `the` in many places. At 250 it has the right animals and at 300 the right verb, and for a while longer both sentences mean the same to it: the dog, or a dog, chases the cat. Then, within a hundred steps, by way of *The cat chases the bird*, it discovers what the `n` is for. The rule is in no line of the code; it was in the examples.
+# Read the column on the right from top to bottom. (Another processor rounds differently, so your model may take other detours.) At first all that the model has found out is that English has `the` in many places. By step 300 it has the animals and the verb, and then for a long time both sentences mean the same to it: a dog chases a cat. Only in the last two hundred steps, after cats that chase cats, does it discover what the `n` is for. The rule is in no line of the code; it was in the examples.
 #
 # Can the loss tell?
 
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-minute", "caption": "When does the model learn what? The training loss over 700 steps. Each number marks the step where a new translation of *Den Hund jagt die Katze* first appears. Most of the fall is spent on getting words and order right. Who chases whom is learned where the curve is almost flat."}}
-loss_at = {line["step"]: line["loss"] for line in log}
-curve = [{"step": step, "loss": round(loss, 3)} for step, loss in loss_at.items()]
+curve = [{"step": line["step"], "loss": round(line["loss"], 3)} for line in log]
 firsts = {}
-for step, (_, text) in [*said.items()][1:]:  # the first is no sentence
-    if text not in firsts.values():
-        firsts[step] = text
-marks = [
-    {
-        "step": step,
-        "loss": round(loss_at[step], 3),
-        "number": number,
-        "text": f"{number}  step {step}: {text if len(text) < 44 else text[:40] + ' ...'}",
-    }
-    for number, (step, text) in enumerate(firsts.items(), start=1)
-]
-x = alt.X(
-    "step:Q", title="step", axis=alt.Axis(values=list(range(0, max(loss_at) + 1, 100)))
-)
+for point, line in zip(curve[1:], log[1:]):  # the first is no sentence
+    firsts.setdefault(line["den"], point)
+marks = []
+for number, (text, point) in enumerate(firsts.items(), start=1):
+    short = text if len(text) < 44 else f"{text[:40]} ..."
+    told = f"{number}  step {point['step']}: {short}"
+    marks.append(point | {"number": number, "text": told})
+x = alt.X("step:Q", title="step", axis=alt.Axis(tickCount=7))
 y = alt.Y("loss:Q", title="loss, nats per token", scale=alt.Scale(domainMin=0))
-line = alt.Chart(alt.Data(values=curve)).mark_line().encode(x, y)
+falling = alt.Chart(alt.Data(values=curve)).mark_line().encode(x, y)
 marked = alt.Chart(alt.Data(values=marks))
 points = marked.mark_point(color=PLUM, filled=True, size=50, opacity=1).encode(x, y)
 numbers = marked.mark_text(color=INK, dy=-12, fontSize=12).encode(x, y, text="number:O")
@@ -151,25 +135,24 @@ said_then = marked.mark_text(color=INK, align="left", fontSize=12).encode(
 )
 show(
     alt.vconcat(
-        alt.layer(line, points, numbers).properties(width=300, height=200),
+        alt.layer(falling, points, numbers).properties(width=300, height=200),
         said_then.properties(width=300, height={"step": 17}),
     ),
     alt="The loss falls steeply for 300 steps and slowly after that. The second sentence is translated correctly only after a few hundred steps more.",
 )
 
 # %% [markdown]
-# Hardly: the step from wrong to right barely shows in a curve that looks finished. Or has the model only learned its sentences by heart?
+# Hardly: the step from wrong to right barely shows in a curve that looks finished. But has the model only learned its sentences by heart?
 
 # %% tags=["nbval-ignore-output"]
-parameters = sum(p.numel() for p in model.parameters())
-print(f"{parameters:,} parameters, {log[-1]['epoch']:.2f} epochs")
+print(f"{log[-1]['epoch']:.2f} epochs")
 
 # %% tags=["remove-cell"]
 if CHECKING:
     assert log[0]["step"] == 50 and 0.85 < log[-1]["epoch"] < 1
 
 # %% [markdown]
-# An **epoch** is one pass over the data. The training stopped before the end of the first, so no sentence was seen twice, and there was nothing to learn by heart. The two that we watched are not in the training data at all, and neither are these three:
+# An **epoch** is one pass over the data, and the training stopped before the end of the first, so no sentence was seen twice. The two that we watched are not in the training data at all, and neither are these three:
 
 # %% tags=["nbval-ignore-output"]
 new = [
@@ -187,7 +170,7 @@ if CHECKING:
     assert translate(model, tokenizer, new[:1]) == ["The woman called the man."]
 
 # %% [markdown]
-# Two verbs far apart have become `called`, and one `schläft` has become `does` ... `sleep`. The last line is our black cat that likes fish, and here the model makes something up. It has never met the words `mag` and `Fisch`, since the grammar has no fish in it. A model knows what was in its data and nothing else. That's what the rest of this chapter is about.
+# Two parts of a verb, far from each other, have become `called`, and one `schläft` has become `does` ... `sleep`. But of our black cat that likes fish the model makes something up, because the grammar has neither `mag` nor `Fisch`. A model knows what was in its data and nothing else, and so the rest of this chapter is about data.
 #
 # ## A pair and its alignment
 #
@@ -206,7 +189,7 @@ class Pair(NamedTuple):
 
 
 # %% [markdown]
-# An unknown alignment is `None`; an empty set would claim that no word has a partner. Plain tuples of two texts will do as well, because the package makes pairs of whatever it is given:
+# An unknown alignment is `None`; an empty set would claim that no word has a partner. Plain tuples of two texts will do as well:
 
 
 # %% tags=["export"]
@@ -223,7 +206,7 @@ def as_pair(row: Any) -> Pair:
 
 
 # %% [markdown]
-# A position is useful only if everybody counts words in the same way. So a pair comes with a rule that says what counts as a word.
+# A position is useful only if everybody counts words in the same way.
 #
 # **Exercise 1. Write it first** (★, 5 min). Write `words(text)`, which returns the words and punctuation marks of a text in order: *Ja, er schläft.* has five. Hint: in a regular expression, `\w+` matches a run of letters and digits, and `[^\w\s]` a single mark.
 
@@ -245,7 +228,7 @@ for i, j in sorted(pair.alignment):
 #
 # ## Why not templates?
 #
-# *The ANIMAL sees the ANIMAL*, with a list of animals in both languages, would give thousands of pairs for nothing. A model that learned to copy word by word would get them all right. Our running example is that easy: *Die schwarze Katze mag Fisch* is *The black cat likes fish*, word for word. German is worth translating because most of it isn't:
+# *The ANIMAL sees the ANIMAL*, with a list of animals in both languages, would give thousands of pairs for nothing, but a model that translated word by word would get them all right. Our running example is that easy: *Die schwarze Katze mag Fisch* is *The black cat likes fish*, word for word. Most of German isn't:
 #
 # | German | English | |
 # |---|---|---|
@@ -253,7 +236,7 @@ for i, j in sorted(pair.alignment):
 # | ..., weil der Mann die Frau **anruft**. | ... because the man **calls** the woman. | the same verb waits for the end of its clause |
 # | **Den Hund** jagt die Katze. | The cat chases **the dog**. | the article tells who does what; the order doesn't |
 #
-# `grammar` draws sentences in which all of this happens, often at once. It decides *what is said* first and then puts it in order twice, by the rules of each language, so it always knows which word became which. [Appendix B](B_synchronous_grammar.ipynb) has the rules.
+# `grammar` draws sentences in which all of this happens, often at once. It first decides *what is said* and then puts it in order by the rules of each language, so it knows which word became which. ([Appendix B](B_synchronous_grammar.ipynb) has the rules.)
 
 # %%
 pairs = grammar(10_000, seed=0)
@@ -261,7 +244,7 @@ for pair in pairs[1:3]:
     print(f"{pair.source}\n    {pair.target}")
 
 # %% [markdown]
-# If German and English had the same order, the alignment would be a diagonal. The figure shows how far from it a sentence can be.
+# If German and English had the same order, the alignment would be a diagonal. How far from one can it be?
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-alignment", "caption": "Which German word became which English one? Each box is a link of the gold alignment. The German verb `ruft` ... `an` is in two places, and so is the English `does` ... `call`: four links. After the comma, which has no partner, `hilft` waits for the end of its clause."}}
 style()
@@ -281,9 +264,9 @@ show_plot(
 )
 
 # %% [markdown]
-# [Attention maps](21_attention_maps.ipynb#word-alignment-by-cross-attention) will hold such a picture beside the attention of a trained model and ask whether it looks at the *right* word. With real text that question has no firm answer, because the programs that align words make mistakes of their own. Here the answer is known without any model, so we can measure against it.
+# [Attention maps](21_attention_maps.ipynb#word-alignment-by-cross-attention) will hold such a picture beside the attention of a trained model and ask whether it looks at the *right* word. For real text only programs that make mistakes of their own could tell; here we know.
 #
-# How many pairs would a word-by-word copier get right? Those whose alignment is a plain diagonal. One in three? One in ten?
+# How many pairs would a word-by-word translator get right? Those whose alignment is a plain diagonal. One in three? One in ten?
 
 # %%
 plain = [pair for pair in pairs if all(i == j for i, j in pair.alignment)]
@@ -296,11 +279,11 @@ if CHECKING:
 # %% [markdown]
 # One in twenty. All others need a reordering, two words for one, or a comma that vanishes.
 #
-# The price is a small world. Its subjects and objects are 19 nouns and a few pronouns, and it talks like a textbook. A score on it tells you whether a model can learn, and nothing about real text.
+# The price is a small world, whose subjects and objects are 19 nouns and a few pronouns. A score on it tells you whether a model can learn, and nothing about real text.
 #
 # ## Real captions
 #
-# **Multi30k** {cite:p}`elliott2016multi30k` holds captions of photographs: 29,000 pairs to train on, 1,014 to tune with and 1,000 to test. The English was written first, and professional translators wrote the German. A laptop can learn something from it, and its sentences are real. `multi30k` downloads them once and keeps them. ([Appendix C](C_own_data.ipynb#captions-fetched-once) says where, and what to do without a network.)
+# **Multi30k** {cite:p}`elliott2016multi30k` holds captions of photographs, written in English and put into German by professional translators: 29,000 pairs to train on, 1,014 to tune with and 1,000 to test. `multi30k` downloads them once. ([Appendix C](C_own_data.ipynb#captions-fetched-once) says where they are kept, and what to do without a network.)
 
 # %%
 from annotated_transformer.own_data import multi30k
@@ -316,7 +299,7 @@ if CHECKING:
 # %% [markdown]
 # ## Test sentences in the training data
 #
-# The three splits have three jobs. The model learns from *train*. You look at *val*, for validation, while you choose sizes and rates. The *test* set is for one measurement at the end, because if you tune on it, your score says how well you tuned.
+# The model learns from the split *train*. You look at *val*, for validation, while you choose sizes and rates. The *test* set is for one measurement at the end, because if you tune on it, your score says how well you tuned.
 #
 # A model that memorizes looks brilliant on sentences it was trained on, so this is the first thing to ask of any data set:
 
@@ -328,11 +311,11 @@ for name in ("val", "test_2016_flickr"):
     print(f"{name}: {count} of {len(held_out)} sources are in train")
 
 # %% [markdown]
-# One validation caption has a twin in train and no test caption does: clean enough. If you split data of your own by shuffling and cutting, [appendix C](C_own_data.ipynb#splitting) has a surprise.
+# That's clean enough. If you split data of your own by shuffling and cutting, [appendix C](C_own_data.ipynb#splitting) has a surprise.
 #
 # ## Words that we have never seen
 #
-# Before training, look at the words. A word counted once, however often it occurs, is a **type**. Types that occur a single time are the hard ones, since the model meets them once and is then expected to know them.
+# A word counted once, however often it occurs, is a **type**. Types that occur a single time are the hard ones, since the model meets them once and is then expected to know them.
 
 # %%
 from collections import Counter
@@ -348,9 +331,9 @@ if CHECKING:
     assert len(english) == 10_825
 
 # %% [markdown]
-# More than half. Would more captions help? Picture a curve: to the right the number of sentences that you have read, upwards the number of types that you have met. Where does it level off, for the grammar and for the captions?
+# More than half. Would more captions help? Guess before you look: after how many sentences have you met all words of the grammar, and after how many those of the captions?
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-types", "caption": "When have we seen all words? Types among the first sentences of each corpus, by how many have been read. The grammar soon runs out of new words. The captions never do, and German brings more of them than English."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-types", "caption": "When have we seen all words? Types among the first sentences of each corpus. The grammar soon runs out of new words. The captions never do, and German brings more of them than English."}}
 looks = {"captions, German": (SKY, [1, 0]), "captions, English": (AMBER, [6, 3])}
 looks["grammar, German"] = (PLUM, [2, 2])
 known, records = {name: set() for name in looks}, []
@@ -361,24 +344,23 @@ for number, (pair, made) in enumerate(zip(captions, grammar(29_000, seed=0)), st
             records.append({"read": number, "types": len(known[name]), "corpus": name})
 x = alt.X("read:Q", title="sentences read", axis=alt.Axis(format="~s"))
 y = alt.Y("types:Q", title="types", axis=alt.Axis(format="~s"))
-chart = curves(records, x, y, "corpus", looks).properties(width=290)
-for channel in (chart.encoding.color, chart.encoding.strokeDash):
-    channel.legend = alt.Legend(orient="top", title=None, columns=2)
+names = dict(
+    zip(looks, [(20_000, "above left"), (15_000, "below right"), (20_000, "above")])
+)
 show(
-    chart,
+    curves(records, x, y, "corpus", looks, names).properties(width=290),
     alt="The curves of the captions rise all the way, German to over 18,000, English to over 10,000. The curve of the grammar is flat, below 500.",
 )
 
 # %% [markdown]
-# Each thousand captions brings new words, and the curve doesn't level off. A list of words will never be complete. The [next chapter](14_tokenization.ipynb) deals with that.
+# So a list of words is never complete. The [next chapter](14_tokenization.ipynb) deals with that.
 #
 # ## What to remember
 #
 # - A model knows what was in its data. It meets an unknown word with an invention.
-# - The loss is a mean over all tokens. What matters to a reader, such as who chases whom, can be learned or missing without much of a trace in it.
+# - The loss is a mean over all tokens. What matters to a reader, such as who chases whom, may hardly show in it.
 # - A gold alignment says which word became which. German verbs split or wait, and cases tell who does what, so few sentences go word by word.
 # - Look at the validation set as often as you like, and at the test set once.
-# - No corpus has all words.
 #
 # ## Exercises
 #
@@ -427,23 +409,8 @@ if CHECKING:
 #
 # ### How many pairs do I need?
 #
-# You've seen 20,000 suffice for a toy grammar. The captions' 29,000 give a model that knows captions and little else. The paper takes 4.5 million pairs for German (section 5.1 of {cite:t}`vaswani2017attention`), 155 times as many, and 36 million for French. Those corpora come back in [the last chapter](30_wmt14.ipynb). Text from other fields helps less than [some of your own](../book/own_pair.md#what-you-need).
+# You've seen 20,000 suffice for a toy grammar. The captions' 29,000 give a model that knows captions and little else. The paper takes 4.5 million pairs for German (section 5.1 of {cite:t}`vaswani2017attention`) and 36 million for French. Text from other fields helps less than [some of your own](../book/own_pair.md#what-you-need).
 #
-# ### Near twins
-#
-# No test caption is in the training data, but some have a near relative there. Call two captions near twins if they share at least 70% of their German words (the words in both, divided by the words in either). Of the first 100 test captions, 3 have a near twin in training, and the median caption shares 46% with its nearest. So a score on such captions measures a little memory along with translation. It is still fair between two models that were trained on the same captions, and no forecast for other text.
-
-# %% tags=["remove-cell"]
-if CHECKING:
-    bags = [{*words(pair.source)} for pair in captions]
-    tested = [{*words(pair.source)} for pair in held_out[:100]]
-    nearest = [
-        max(len(bag & bag_2) / len(bag | bag_2) for bag_2 in bags) for bag in tested
-    ]
-    assert sum(share >= 0.7 for share in nearest) == 3
-    assert round(sorted(nearest)[50], 2) == 0.46
-
-# %% [markdown]
 # ### Why is German the source here?
 #
-# The paper translates the other way. From German, the model has to undo what the table above shows, and the result is English, which more readers of this book can judge.
+# The paper translates the other way. From German, the result is English, which more readers of this book can judge.

@@ -10,7 +10,8 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 # This chapter turns text into numbers and back without losing a letter: byte-pair encoding with one vocabulary for both languages (section 5.1 of the paper).
 
 # %% tags=["export", "hide-input"]
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
+from itertools import chain
 
 from tokenizers import Tokenizer as HFTokenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
@@ -19,7 +20,7 @@ from annotated_transformer.data import Pair, as_pair
 from annotated_transformer.masks import BOS, EOS, PAD, UNK
 
 # %% [markdown]
-# A model reads numbers. The obvious plan is to list all words that occur, and to let each word's place in the list be its number. We list the words of 2,000 German sentences of the grammar, and then read our own sentence.
+# A model reads numbers. The obvious plan is to list all words that occur, and to let each word's place in the list be its number. We list the words of 2,000 German sentences of the grammar, and look up our own.
 
 # %%
 from annotated_transformer import grammar
@@ -33,7 +34,7 @@ print([word if word in vocabulary else "?" for word in words(sentence)])
 # %% [markdown]
 # The black cat what? A word that isn't in the list is lost, and no model can bring it back. The usual fix is an "unknown" token, which merely records that something is missing.
 #
-# That was a toy. Multi30k has 29,000 training captions. Suppose we list *every* German word in them. How many of 1,014 new captions, which took no part in the counting, contain a word that isn't in the list? Make a guess before you read on: one in a hundred? One in ten?
+# That was a toy. Suppose we list *every* German word of Multi30k's 29,000 training captions. How many of 1,014 new captions contain a word that isn't in the list? Make a guess before you read on: one in a hundred? One in ten?
 #
 # ## Words as tokens
 
@@ -43,73 +44,27 @@ from collections import Counter
 from annotated_transformer.own_data import multi30k
 
 train, val = multi30k("train"), multi30k("val")
-seen = [
-    Counter(word for pair in train for word in words(pair[side])) for side in (0, 1)
-]
-
-
-def unknown(side, size):
-    """The shares of words and of sentences that the most frequent `size` words do not cover."""
-    known = {word for word, _ in seen[side].most_common(size)}
-    missing = [[word not in known for word in words(pair[side])] for pair in val]
-    of_words = sum(map(sum, missing)) / sum(map(len, missing))
-    return of_words, sum(map(any, missing)) / len(missing)
-
-
-for size in (len(seen[0]), 8000):
-    of_words, of_sentences = unknown(0, size)
-    print(
-        f"{size:6,} words: {of_words:.1%} unknown, in {of_sentences:.0%} of sentences"
-    )
+seen = Counter(word for pair in train for word in words(pair.source))
+for size in (len(seen), 8000):
+    known = {word for word, _ in seen.most_common(size)}
+    holes = [[word not in known for word in words(pair.source)] for pair in val]
+    of_words = sum(map(sum, holes)) / sum(map(len, holes))
+    of_captions = sum(map(any, holes)) / len(holes)
+    print(f"{size:6,} words: {of_words:.1%} unknown, in {of_captions:.0%} of captions")
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    assert len(seen[0]) == 18_483 and len(val) == 1014 and len(train) == 29_000
-    assert 0.042 < unknown(0, 8000)[0] < 0.044 and 0.38 < unknown(0, 8000)[1] < 0.4
-    assert 0.25 < unknown(0, 18_483)[1] < 0.3
+    assert len(seen) == 18_483 and len(val) == 1014 and len(train) == 29_000
+    assert 0.042 < of_words < 0.044 and 0.38 < of_captions < 0.4
 
 # %% [markdown]
-# More than one in four. And with a list of the 8,000 most frequent words, a usual size, four German words in a hundred are unknown. That sounds harmless until you count sentences: four in ten have a hole in them. The reason is length. If holes came at random, a sentence of 13 words would be whole with a chance of $0.957^{13} = 0.56$. (They cluster a little, so it's 0.61.)
-
-# %% tags=["hide-input"]
-import altair as alt
-
-from book.figures import AMBER, INK, PLUM, SKY, curves, show, show_steps
-
-
-def narrow(chart):
-    """Make a chart fit for a phone, with its legend on top."""
-    for channel in (chart.encoding.color, chart.encoding.strokeDash):
-        channel.legend = alt.Legend(orient="top", title=None)
-    return chart.properties(width=290)
-
-
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-unknown", "caption": "Does a larger list of words help? Share of new sentences with at least one unknown word, by the number of words that are kept, most frequent first. The curves end where every word of the 29,000 training captions is in the list."}}
-looks = {"German": (SKY, [1, 0]), "English": (AMBER, [6, 3])}
-records = [
-    {
-        "size": size,
-        "share": round(100 * unknown(side, size)[1], 2),
-        "language": language,
-    }
-    for side, language in enumerate(looks)
-    for size in (500, 1000, 2000, 4000, 8000, len(seen[side]))
-]
-ticks = alt.Axis(values=[500, 1000, 2000, 4000, 8000, 16000], format="~s")
-log = alt.Scale(type="log", nice=False)
-x = alt.X("size:Q", title="words in the vocabulary", scale=log, axis=ticks)
-y = alt.Y("share:Q", title="% of sentences with a hole", scale=alt.Scale(domainMin=0))
-show(
-    narrow(curves(records, x, y, "language", looks)),
-    alt="Both curves fall with the size of the vocabulary. German ends at 28 percent of sentences with an unknown word, English at 14.",
-)
-
-# %% [markdown]
-# What's missing at the end of the curves isn't in the corpus at all. Here are the longest German words that the new captions have and the training captions don't:
+# More than one in four. With a list of the 8,000 most frequent words, a usual size, four words in a hundred are unknown. That sounds harmless until you count captions: four in ten have a hole in them. The reason is length. If holes came at random, a caption of 13 words would be whole with a chance of $0.957^{13} = 0.56$. (They cluster a little, so it's 0.61.)
+#
+# Here are the longest words of the new captions that aren't in the list of 18,483:
 
 # %%
 new = {word for pair in val for word in words(pair.source) if word.isalpha()}
-missing = sorted(new - set(seen[0]), key=lambda word: (-len(word), word))
+missing = sorted(new - set(seen), key=lambda word: (-len(word), word))
 print(*missing[:4], sep="\n")
 
 # %% [markdown]
@@ -117,13 +72,7 @@ print(*missing[:4], sep="\n")
 #
 # ## Letters as tokens
 #
-# The other extreme numbers the letters, or the bytes that a file stores for them. Then hardly a letter is unknown, and never a byte, and the vocabulary is tiny. But the German validation captions have 12.9 words on average, and 73.9 bytes. Sentences in bytes are 5.7 times as long, so a translation takes 5.7 times as many steps to write, and attention has $5.73^2 = 33$ times as many weights. The model would also have to find out by itself that `H`, `u`, `n` and `d` belong together, and spend layers on it.
-#
-# | tokens | entries | length of a sentence | unknown |
-# |---|---|---|---|
-# | words | many, never all | short | each new word |
-# | letters or bytes | a few hundred | nearly six times as long | new letters; no byte |
-# | pieces of words | as many as we like | a little longer than in words | nothing, if they start from bytes |
+# The other extreme is to number letters, or the bytes that a file stores for them. Then hardly a letter is unknown, and never a byte, and the vocabulary is tiny. But the German validation captions have 12.9 words on average, and 73.9 bytes. So a translation takes 5.7 times as many steps to write, attention has $5.73^2 = 33$ times as many weights, and the model must spend layers on finding out that `H`, `u`, `n` and `d` belong together.
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -134,18 +83,21 @@ if CHECKING:
     assert round((length_in_bytes / length_in_words) ** 2) == 33
 
 # %% [markdown]
-# The third row is what we want: a **tokenizer** that cuts text into pieces, **tokens**, and numbers them by a list of the size that we choose, the **vocabulary**. One function encodes a text as numbers, another decodes them, and nothing may be lost on the way:
+# Between the two lie pieces of words. A **tokenizer** cuts text into pieces, **tokens**, and numbers them by a list of the size that we choose, the **vocabulary**. One function encodes a text as numbers, another decodes them, and nothing may be lost on the way:
 #
 # $$ \text{decode}(\text{encode}(x)) = x \quad \text{for every text } x. $$ (eq-lossless)
 #
-# Here is what such pieces look like on our sentence. A **merge** joins two neighbors into one piece; the tokenizer learns which.
+# Here are such pieces of our sentence. A **merge** joins two neighbors into one piece; the tokenizer learns which.
 
 # %% tags=["hide-input"]
 import json
 
-from annotated_transformer import load_pretrained
+import altair as alt
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-merges", "caption": "How does a text fall into tokens? Our sentence in German and English, cut by the first merges of the book's captions model; an underscore marks a space. Its 5,740 merges were learned from captions, in which `black` is common, so `black` is one token after 500. Few captions say that anyone likes anything, so `likes` is in three pieces after 500 merges, and still in two at the end."}}
+from annotated_transformer import load_pretrained
+from book.figures import INK, PLUM, SKY, curves, show, show_steps
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-merges", "caption": "How does a text fall into tokens? Our sentence in German and English, cut by the first merges of the book's captions model; an underscore marks a space. `black` is common in captions, so it is one token after 500 merges. Few captions say that anyone likes anything, so `likes` is still in two pieces at the end."}}
 pretrained = json.loads(load_pretrained("captions-de-en")[1].text)["model"]
 likes = {
     "German": "Die schwarze Katze mag Fisch.",
@@ -211,7 +163,7 @@ if CHECKING:
 #
 # Start from letters, and join what often occurs side by side {cite:p}`sennrich2016neural`. Each merge adds one entry to the vocabulary. Frequent words end up whole, rare ones in **subwords**. This is **byte-pair encoding**, BPE for short; Philip Gage invented it in 1994 to compress files.
 #
-# We do it on six words with made-up counts. Step one is to count neighbors, each word as often as it occurs:
+# We do it on six words with made-up counts. Step one: count neighbors.
 
 
 # %%
@@ -232,7 +184,7 @@ for pair, count in count_pairs(toy).most_common(4):
     print(pair, count)
 
 # %% [markdown]
-# `i` and `s` are neighbors in `fish`, `fishing`, `wish` and `is`: 6 + 4 + 3 + 7 = 20. They win. Step two is to merge: wherever the two are neighbors, they become one symbol.
+# `i` and `s` are neighbors in `fish`, `fishing`, `wish` and `is`: 6 + 4 + 3 + 7 = 20. They win. Step two: merge them into one symbol.
 #
 # **Exercise 1. Write it first** (★, 10 min). Write `merge_pair(symbols, pair)`, which takes a word as a tuple of symbols and joins the pair wherever it stands. Go from left to right, and try it on `aaa` with the pair (`a`, `a`): one of the three must be left over.
 
@@ -252,7 +204,7 @@ def merge_pair(symbols, pair):
 print(merge_pair(tuple("fishing"), ("i", "s")), merge_pair(tuple("aaa"), ("a", "a")))
 
 # %% [markdown]
-# Step three: again. Now `is` is a symbol like any other and may be part of the next pair. Where two pairs are equally frequent, any fixed rule will do. Ours prefers the older symbols: letters in alphabetical order, then the merged ones in theirs.
+# Step three: again. Now `is` is a symbol like any other and may be part of the next pair. Where two pairs are equally frequent, any fixed rule will do; ours prefers the older symbols, and of the letters those first in the alphabet.
 
 
 # %%
@@ -280,7 +232,7 @@ for step, pair in enumerate(merges, start=1):
     print(f"{step} {count:2} times {'+'.join(pair):6}", *map("·".join, now), sep="  ")
 
 # %% [markdown]
-# Each line is one merge: how often the pair occurred, the pair, and the six words after it. The third merge makes `fish` whole. The fifth finds the stem `lik`, the seventh the ending `ing`. No line of the code knows what a stem or an ending is. Parts of words that carry a meaning simply occur often.
+# The third merge makes `fish` whole. The fifth finds the stem `lik`, the seventh the ending `ing`. No line of the code knows what a stem or an ending is, but parts of words that carry a meaning occur often.
 #
 # The list of merges is all that has been learned. To cut a new word, start from its letters and apply the merges in the order in which they were learned, because a merge needs the symbols that earlier ones made.
 
@@ -298,15 +250,12 @@ for word in ("kingfish", "fishlike", "dish"):
     print(apply_bpe(word, merges))
 
 # %% [markdown]
-# None of the three was in the toy. `fishlike` gets its two parts. `kingfish` gets its `fish`, and a `k` with the ending of `liking`, which is nonsense: merges know counts, not grammar. The `d` of `dish` was in no word of the toy, so it has no number. That's the last hole; bytes will close it.
+# `fishlike` gets its two parts. `kingfish` gets its `fish`, and a `k` with the ending of `liking`, which is nonsense: merges know counts, not grammar. The `d` of `dish` was in no word of the toy, so it has no number. That's the last hole, and bytes will close it.
 #
-# Is this the real algorithm? We compare it with Hugging Face's library `tokenizers`. Its class, which we import as `HFTokenizer`, is put together from parts: `models` keep the merges, `pre_tokenizers` cut a text into words, `trainers` learn, and `decoders` join the pieces again. Both learn 200 merges from the German side of the grammar.
+# Is this the real algorithm? We let Hugging Face's library `tokenizers` learn 200 merges from the same words. Its class, here `HFTokenizer`, is put together from parts: `models` keep the merges, `pre_tokenizers` cut a text into words, `trainers` learn, and `decoders` join the pieces again.
 
 
 # %%
-import json
-
-
 def by_library(words, count):
     """The merges that the library learns from the same words, as many of them."""
     library = HFTokenizer(models.BPE())
@@ -342,18 +291,18 @@ if CHECKING:
 # %% [markdown]
 # ## From letters to bytes
 #
-# Unicode has some 150,000 characters, and any of them can turn up in a name or as a smiling face. A list of them would fill the paper's vocabulary four times. The real tokenizer therefore starts from **bytes**. A text file is a sequence of bytes, numbers from 0 to 255, and UTF-8 is the rule that writes each character as one to four of them.
+# Unicode has some 150,000 characters, and any of them can turn up in a name or as a smiling face. A list of them would fill the paper's vocabulary four times. The real tokenizer therefore starts from **bytes**, the numbers from 0 to 255 of which a text file is made. UTF-8 is the rule that writes each character as one to four of them.
 
 # %%
 for character in "aß語😀":
     print(character, list(character.encode("utf-8")))
 
 # %% [markdown]
-# The merges don't mind. A pair of bytes is a pair of symbols, and if `ä` is frequent, its two bytes are among the first to be joined. With all 256 bytes in the vocabulary, every text has an encoding, and {eq}`eq-lossless` can hold. GPT-2 made this form of BPE popular {cite:p}`radford2019language`. We take its rule for words, too: a text is cut in front of each space, and the space stays, as the first letter of the word after it. Runs of punctuation marks become pieces of their own, and so do runs of digits. Nothing is thrown away, and merges never cross a space. In the library this rule is called `pre_tokenizers.ByteLevel`.
+# The merges don't mind: if `ä` is frequent, its two bytes are among the first to be joined. With all 256 bytes in the vocabulary, every text has an encoding, and {eq}`eq-lossless` can hold. GPT-2 made this form of BPE popular {cite:p}`radford2019language`. We take its rule for words, too, `pre_tokenizers.ByteLevel`: a text is cut in front of each space, and the space stays, as the first letter of the word after it. Runs of punctuation marks become pieces of their own, and so do runs of digits. Nothing is thrown away, and merges never cross a space.
 #
 # ## A tokenizer in code
 #
-# From here on the library does the work, with the same merges as ours, because it needs only seconds to learn 8,000 of them from the captions. The first four numbers of the vocabulary are reserved, as in [the chapter on masks](04_masks.ipynb#the-padding-mask): padding, start, end, and "unknown", which is kept by custom, since bytes never need it.
+# From here on the library does the work, because it needs only seconds to learn 8,000 merges from the captions. The first four numbers of the vocabulary are reserved, as in [the chapter on masks](04_masks.ipynb#the-padding-mask): padding, start, end, and "unknown", which is kept by custom, since bytes never need it.
 
 
 # %% tags=["export"]
@@ -397,11 +346,11 @@ class Tokenizer:
 
 
 # %% [markdown]
-# `encode` adds neither start nor end; [batching](15_batching.ipynb#from-pairs-to-arrays) puts them where they belong. `decode` leaves special numbers out, so you can hand it the output of a model as it is.
+# `encode` adds neither start nor end; [batching](15_batching.ipynb#from-pairs-to-arrays) does. `decode` leaves special numbers out, so you can hand it the output of a model as it is.
 #
 # ### Learning the merges
 #
-# The vocabulary holds the four reserved entries, the 256 bytes, and what each merge makes, in this order. All bytes must be entries, even those that the training texts don't have, since the library drops what has no entry.
+# The vocabulary holds the four reserved entries, the 256 bytes, and what each merge makes. All bytes must be entries, even those that the training texts don't have, since the library drops what has no entry.
 
 
 # %% tags=["export"]
@@ -422,24 +371,15 @@ def train_bpe(texts: Iterable[str | Pair], vocabulary_size: int) -> str:
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),  # a sign for each byte
         show_progress=False,
     )
-    library.train_from_iterator(each_text(texts), trainer)
+    sides = ([text] if isinstance(text, str) else as_pair(text)[:2] for text in texts)
+    library.train_from_iterator(chain.from_iterable(sides), trainer)
     return str(library.to_str())
-
-
-# %% tags=["export"]
-def each_text(texts: Iterable[str | Pair]) -> Iterator[str]:
-    """The texts one by one: of a pair, both sides; raises ValueError for what is neither."""
-    for text in texts:
-        if isinstance(text, str):
-            yield text
-        else:
-            yield from as_pair(text)[:2]
 
 
 # %% [markdown]
 # ### A tokenizer is part of the model
 #
-# Say that 1,207 was the number of `Hund` in training. With another vocabulary the same number means something else, and fluent nonsense comes out. So always keep the tokenizer [with the model](A_files.ipynb#saving-and-loading) that was trained with it. `read_bpe` takes any JSON of the library that has our reserved entries. A text must never turn into one of them, even if it contains the four characters `</s>`; `encode_special_tokens = True` takes care of that, and means the opposite of what it seems to say.
+# Say that 1,207 was the number of `Hund` in training. With another vocabulary the same number means something else, and fluent nonsense comes out. So always keep the tokenizer [with the model](A_files.ipynb#saving-and-loading) that was trained with it. `read_bpe` takes any JSON of the library that has our reserved entries. A text that contains the four characters `</s>` must not turn into one of them; `encode_special_tokens = True` prevents it, and means the opposite of what it seems to say.
 
 
 # %% tags=["export"]
@@ -458,7 +398,7 @@ def read_bpe(text: str) -> HFTokenizer:
 
 
 # %% [markdown]
-# (If you look into such a JSON, you'll find `Ġ` for a space and `Ã¤` for the two bytes of `ä`. Nothing is broken: these are signs that the library gives to bytes that can't be shown.)
+# (In such a JSON you'll find `Ġ` for a space and `Ã¤` for the two bytes of `ä`. Nothing is broken: the library gives a sign to each byte that can't be shown.)
 #
 # ## What goes in comes out
 #
@@ -466,6 +406,7 @@ def read_bpe(text: str) -> HFTokenizer:
 
 # %%
 tokenizer = Tokenizer.train(pairs, vocabulary_size=2000)
+print(len(tokenizer), "entries of 2,000")
 ids = tokenizer.encode(sentence)
 print(ids)
 print([tokenizer.decode([index]) for index in ids])
@@ -479,7 +420,7 @@ if CHECKING:
     assert len(halves) == 7 and len(tokenizer.encode("Der Hund schläft.")) == 4
 
 # %% [markdown]
-# `mag` and `Fisch` come through, in pieces. The first token of a word carries the space before it, which is how decoding knows where to put one. For the same reason a word at the start of a text, without a space, is cut differently from the same word later: here `Hund` alone takes two tokens, and one after a space. So don't encode a text in parts, because where it is cut, so are its words, in a way that the model hardly saw in training.
+# The grammar ran out of pairs to merge, so ask `len(tokenizer)` for the size of the model's table. `mag` and `Fisch` come through, in pieces. The first token of a word carries the space before it, which tells decoding where to put one. At the start of a text there is no space, and so the same word is cut differently there: `Hund` takes two tokens at the start and one after a space. So don't encode a text in parts: the words at a cut come out as the model hardly saw them in training.
 #
 # Is it lossless for every text? The next cell tries texts that were chosen to break {eq}`eq-lossless`.
 
@@ -508,63 +449,56 @@ if CHECKING:
 # %% [markdown]
 # No number is below 4, so no text has turned into a reserved entry. The other way round nothing is promised: a model may write any ids, even half a character, and bytes that aren't text become the sign �.
 #
-# Ask `len(tokenizer)` for the size of the model's table, and don't reuse the number you asked for, because the grammar ran out of pairs to merge:
-
-# %%
-print(len(tokenizer), "entries of 2,000")
-
-# %% [markdown]
 # ## The size of the vocabulary
 #
-# More entries make sentences shorter, and attention and decoding cheaper. They also make the table of embeddings longer, and each entry rarer in training. The paper's one table holds 37,000 × 512 = 18.9 million numbers, nearly a third of the base model. We learn vocabularies of seven sizes from the training captions and count tokens on the validation captions. Where would you stop?
+# More entries make sentences shorter, and attention and decoding cheaper. They also make the table of embeddings longer, and each entry rarer in training. The paper's one table holds 37,000 × 512 = 18.9 million numbers, nearly a third of the base model. We learn vocabularies of seven sizes from the training captions. Where would you stop?
 
 # %%
-measured = []
+tokens = {}
 for size in (260, 500, 1000, 2000, 4000, 8000, 16000):
     tried = Tokenizer.train(train, vocabulary_size=size)
-    for side, language in enumerate(("German", "English")):
-        tokens = sum(len(tried.encode(pair[side])) for pair in val) / len(val)
-        measured.append({"size": size, "tokens": tokens, "language": language})
+    tokens[size] = sum(len(tried.encode(pair.source)) for pair in val) / len(val)
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-vocabulary-size", "caption": "What does a larger vocabulary buy? Tokens per validation caption, by the size of a joint vocabulary. The dotted line is the number of words in German."}}
-looks = {**looks, "words, German": (PLUM, [2, 2])}
-sizes = sorted({record["size"] for record in measured})
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-vocabulary-size", "caption": "What does a larger vocabulary buy? Mean length of a German validation caption, in tokens of a joint vocabulary and in words."}}
+looks = {"tokens": (SKY, [1, 0]), "words": (PLUM, [2, 2])}
 in_words = sum(len(words(pair.source)) for pair in val) / len(val)
-floor = [
-    {"size": size, "tokens": round(in_words, 2), "language": "words, German"}
-    for size in (sizes[0], sizes[-1])
+records = [
+    {"size": size, "length": round(length, 2), "counted": name}
+    for size, in_tokens in tokens.items()
+    for name, length in (("tokens", in_tokens), ("words", in_words))
 ]
-drawn = [{**record, "tokens": round(record["tokens"], 2)} for record in measured]
-ticks = alt.Axis(values=sizes, format="~s")
-x = alt.X("size:Q", title="entries of the vocabulary", scale=log, axis=ticks)
-y = alt.Y("tokens:Q", title="tokens per caption", scale=alt.Scale(domainMin=0))
+x = alt.X(
+    "size:Q",
+    title="entries of the vocabulary",
+    scale=alt.Scale(type="log", nice=False),
+    axis=alt.Axis(values=[*tokens], format="~s"),
+)
+y = alt.Y("length:Q", title="length of a caption", scale=alt.Scale(domainMin=0))
+names = {"tokens": (500, "above right"), "words": (500, "below")}
 show(
-    narrow(curves([*drawn, *floor], x, y, "language", looks)),
-    alt="Both curves fall steeply up to about 4,000 entries and slowly after that, close to the number of words.",
+    curves(records, x, y, "counted", looks, names).properties(width=290),
+    alt="The curve falls steeply up to about 4,000 entries and slowly after that, close to the number of words.",
 )
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    german = {m["size"]: m["tokens"] for m in measured if m["language"] == "German"}
-    assert round(german[260]) == 74 and round(german[4000]) == 17
-    assert 1 < german[8000] - german[16_000] < 1.2
-    assert german[4000] < german[260] / 4 and 8000 * 256 > 2e6
+    assert round(tokens[260]) == 74 and round(tokens[4000]) == 17
+    assert 1 < tokens[8000] - tokens[16_000] < 1.2 and 8000 * 256 > 2e6
     used = Counter(n for pair in train for text in pair[:2] for n in tried.encode(text))
     rare = sum(used[index] < 10 for index in range(8000, len(tried)))
     assert 0.86 < rare / (len(tried) - 8000) < 0.9
 
 # %% [markdown]
-# A German caption has 74 tokens in bytes and 17 with 4,000 entries. Going from 8,000 to 16,000 entries saves one token more. In a model of width 256 those last 8,000 entries would cost two million parameters, and nearly nine in ten of them occur fewer than ten times in the training captions, too seldom to learn what they mean. For these captions a few thousand entries are plenty.
+# A German caption has 74 tokens in bytes and 17 with 4,000 entries. Going from 8,000 to 16,000 saves one token more. In a model of width 256 those last 8,000 entries would cost two million parameters, and nearly nine in ten of them occur fewer than ten times in the training captions, too seldom to learn what they mean. For these captions a few thousand entries are plenty.
 #
-# A vocabulary is learned from the training part alone. A list of words that has seen the validation captions, too, knows all their words, but not those of the next sentence that somebody types. The slip is easily made: in the 2022 edition of Harvard's Annotated Transformer {cite:p}`rush2018annotated`, [`build_vocabulary`](https://github.com/harvardnlp/annotated-transformer) counts training, validation and test captions together.
+# Learn a vocabulary from the training part alone. One that has seen the validation captions, too, knows all their words, but not those of the next sentence that somebody types. The slip is easily made: [`build_vocabulary`](https://github.com/harvardnlp/annotated-transformer) in Harvard's Annotated Transformer {cite:p}`rush2018annotated` of 2022 counts training, validation and test captions together.
 #
 # ## What to remember
 #
 # - A list of words is never complete: 8,000 German words leave a hole in four of ten new captions.
 # - Byte-pair encoding joins the most frequent neighbors until the vocabulary is full. Starting from bytes, nothing is unknown and nothing is lost.
-# - Learn the vocabulary on the training part, never on what you measure on.
 # - Four numbers are reserved and can never come from a text.
-# - A tokenizer is part of the model.
+# - A tokenizer is part of the model. It learns from the training part alone.
 #
 # ## Exercises
 #
@@ -627,9 +561,9 @@ if CHECKING:
 #
 # ### Where does the paper's 37,000 come from?
 #
-# Source and target share one vocabulary of about 37,000 entries (section 5.1 of {cite:t}`vaswani2017attention`). One table of embeddings can then serve source, target and output ([weight tying](07_embeddings.ipynb#one-table-three-uses)), and a name in the middle of a sentence, such as `Berlin`, can simply be copied. Languages in two scripts share little but digits and marks, so for them two vocabularies are the natural choice.
+# Source and target share one vocabulary of about 37,000 entries (section 5.1 of {cite:t}`vaswani2017attention`). One table of embeddings can then serve source, target and output ([weight tying](07_embeddings.ipynb#one-table-three-uses)), and a name in the middle of a sentence, such as `Berlin`, can be copied. Languages in two scripts share little but digits and marks, so for them two vocabularies are the natural choice.
 #
-# The paper doesn't say how its text was cut into words, but the authors' code does: [tensor2tensor](https://github.com/tensorflow/tensor2tensor) read a corpus cut by Moses' tokenizer and then by 32,000 merges (`train.tok.clean.bpe.32000`). Merges plus letters make the vocabulary: about 37,000 in the paper, ["about 40000 word-pieces"](https://github.com/tensorflow/tensor2tensor/issues/55) in a data set called `bpe32k`, as one of the authors wrote. We start from bytes and cut words by another rule, which is a [departure](../book/departures.md#training), so our tokens are not theirs.
+# The paper doesn't say how its text was cut into words, but the authors' code does: [tensor2tensor](https://github.com/tensorflow/tensor2tensor) read a corpus cut by Moses' tokenizer and then by 32,000 merges (`train.tok.clean.bpe.32000`). Merges plus letters make the vocabulary: about 37,000 in the paper, ["about 40000 word-pieces"](https://github.com/tensorflow/tensor2tensor/issues/55) as one of the authors wrote. We start from bytes and cut words by another rule, a [departure](../book/departures.md#training), so our tokens are not theirs.
 #
 # ### WordPiece and the unigram method
 #
@@ -637,4 +571,4 @@ if CHECKING:
 #
 # ### Should I lower-case the text first?
 #
-# No, because capitals would be lost for good, and German nouns are told from verbs by theirs. The same goes for tokenizers that normalize text before they cut it and turn `ﬁ` into `fi` or `½` into `1⁄2`, as SentencePiece does unless it is told not to. It may help a score, but {eq}`eq-lossless` is gone.
+# No, because capitals would be lost for good, and German nouns are told from verbs by theirs. The same goes for tokenizers that normalize text and turn `ﬁ` into `fi` or `½` into `1⁄2`, as SentencePiece does unless it is told not to.

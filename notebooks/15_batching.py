@@ -7,7 +7,7 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 # %% [markdown] needs=["multi30k"]
 # # Batching
 #
-# This chapter puts sentences of different lengths into one tensor in such a way that almost no work is wasted on filling up the rows (section 5.1 of the paper).
+# This chapter puts sentences of different lengths into one tensor and wastes almost no work on filling up the rows (section 5.1 of the paper).
 
 # %% tags=["export", "hide-input"]
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -23,7 +23,7 @@ from annotated_transformer.masks import BOS, EOS, PAD
 from annotated_transformer.tokenization import Tokenizer
 
 # %% [markdown]
-# A model should learn from many sentences at once. We cut two into tokens, with a vocabulary as in [the previous chapter](14_tokenization.ipynb#what-goes-in-comes-out), and lay them side by side:
+# A model should learn from many sentences at once. We cut two into [tokens](14_tokenization.ipynb#what-goes-in-comes-out) and lay them side by side:
 
 # %%
 from annotated_transformer.own_data import multi30k
@@ -37,24 +37,23 @@ except ValueError as error:
     print(error)
 
 # %% [markdown]
-# A tensor is a rectangle, and sentences aren't. The second row has to be filled up with five tokens that mean nothing, **padding**, and the machine multiplies padding as carefully as words. How much padding there is depends on the lengths alone, so here they are, one row per pair, with one position more for the token that ends a sentence:
+# A tensor is a rectangle, and sentences aren't. The second row has to be filled up with tokens that mean nothing, **padding**, and the machine multiplies padding as carefully as words. How much padding there is depends on the lengths alone. Here they are, with one position more for the token that ends a sentence:
 
 # %%
 lengths = np.array(
     [[len(tokenizer.encode(text)) + 1 for text in pair[:2]] for pair in pairs]
 )
-print("pairs, sides:", lengths.shape)
 print("mean length of each side:", lengths.mean(axis=0).round(2).tolist())
 
 # %% [markdown]
-# Take the 29,000 captions of Multi30k as they come, 32 to a batch, and fill each batch up to its own longest sentence. What share of the positions holds a token? Make a guess before you look at the figure.
+# Take these 29,000 pairs as they come, 32 to a batch, and fill each batch up to its own longest sentence. What share of the positions holds a token? Make a guess before you look at the figure.
 
 # %% tags=["hide-input"]
 import matplotlib.pyplot as plt
 
 from book.figures import PAPER, RESIDUAL, SKY, show_plot, style
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-padding", "caption": "How much of a batch is words? The German side of 32 captions, one per row: filled where there is a token, hatched where there is padding. Above, a typical batch, all rows filled up to 72 positions. In the middle, the same rows, only as wide as the longest of them. Below, 32 captions of nearly equal length. The percentage is the share of tokens."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-padding", "caption": "How much of a batch is words? The German side of 32 sentences, one per row: filled where there is a token, hatched where there is padding. The first two batches hold the same sentences. The percentage is the share of tokens."}}
 style()
 by_width = lengths[lengths.max(axis=1).argsort(kind="stable"), 0]
 middle = len(by_width) // 2
@@ -65,7 +64,7 @@ typical = sorted(batches_of_32, key=lambda rows: rows.mean() / rows.max())[
 ]
 panels = {"all filled up to 72": (typical, 72)}
 panels["up to the longest of the batch"] = (typical, typical.max())
-panels["captions of nearly equal length"] = (neighbors, neighbors.max())
+panels["sentences of nearly equal length"] = (neighbors, neighbors.max())
 figure, axes = plt.subplots(3, 1, figsize=(3.2, 5), layout="constrained")
 for ax, (name, (row_lengths, width)) in zip(axes, panels.items()):
     ax.barh(range(32), width, height=1, fc="none", ec=RESIDUAL, hatch="////", lw=0)
@@ -86,7 +85,7 @@ show_plot(
 #
 # $$ \text{useful share} = \frac{\sum_b (S_b + T_b)}{B \, (\max_b S_b + \max_b T_b)}. $$ (eq-useful)
 #
-# We measure it over all 29,000 captions, for three ways to fill batches of 32. The first pads every sentence to 72, as the code of Harvard's Annotated Transformer does {cite:p}`rush2018annotated`.
+# We measure it over all pairs, for three ways to fill batches of 32. The first pads every sentence to 72, as the code of Harvard's Annotated Transformer does {cite:p}`rush2018annotated`.
 
 
 # %%
@@ -117,11 +116,11 @@ if CHECKING:
 # %% [markdown]
 # You can check the first line by hand: a pair has $17.01 + 16.15 = 33.16$ tokens on average, which is 23% of 144. Three quarters of the work is spent on nothing, and this count is kind to padding, because the scores of [attention](12_why_self_attention.ipynb) grow with the square of the length: $72^2 = 5{,}184$ for a padded sentence, $17^2 = 289$ for an average one.
 #
-# Padding each batch to its own longest sentence brings the useful share to one half. It can't do much better, because among 32 captions drawn at random one is nearly always long. Sorting helps most, since it puts sentences of about equal length together.
+# Padding each batch to its own longest sentence can't do much better than one half, because among 32 sentences drawn at random one is nearly always long. Sorting helps most.
 #
 # ## Tokens, not sentences
 #
-# But sorting brings a new problem. How much more work are the 32 longest sentences than the 32 shortest? (The last batch isn't full, so we take the one before.)
+# But sorting brings a new problem. How much more work are the 32 longest sentences than the 32 shortest? (The last batch isn't full; we take the one before.)
 
 # %%
 for name, group in (("shortest", by_target[0]), ("longest", by_target[-2])):
@@ -133,19 +132,19 @@ if CHECKING:
     assert positions > 5 * len(by_target[0]) * by_target[0].max(axis=0).sum()
 
 # %% [markdown]
-# More than five times as much. The GPU's memory has to hold the largest batch, so in most steps most of that memory is unused. And one gradient is a mean over 200 target tokens, the next over 1,400.
+# More than five times as much. The GPU's memory has to hold the largest batch, so in most steps most of it is unused. And one gradient is a mean over 200 target tokens, another over 1,400.
 #
-# The paper therefore fixes the number of *tokens*, about 25,000 on each side, and lets the number of sentences follow: each batch has a token budget. A batch whose longest source has $S$ positions and whose longest target has $T$ gets
+# The paper therefore fixes the number of *tokens*, about 25,000 on each side, and lets the number of sentences follow. A batch whose longest source has $S$ positions and whose longest target has $T$ gets
 #
 # $$ B = \left\lfloor \frac{\text{max tokens}}{\max(S, T)} \right\rfloor \text{ rows.} $$ (eq-rows)
 #
 # With 1,024 tokens, enough for this small corpus, these are 128 captions of length 8, and 16 of the longest, with $S = 61$ and $T = 50$. What the encoder keeps in memory grows with $B \, S$ and what the decoder keeps with $B \, T$. Because the formula divides by the longer side, neither goes over the limit.
 #
-# So a good batch has two properties: its sentences are about equally long, and it holds about as many tokens as every other. We first make the tensors, and then choose what goes into them.
+# So a good batch has sentences of about equal length, and about as many tokens as every other. We first make the tensors, and then choose what goes into them.
 #
 # ## From pairs to arrays
 #
-# To the model a pair is two lists of ids. The encoder reads one, and the decoder reads the other, one token behind what it should say ([the shift](10_transformer.ipynb#the-target-shifted-by-one)). We store the target once, from `<s>` to `</s>`; the decoder's input and its labels are two slices of it.
+# To the model a pair is two lists of ids. The encoder reads one, and the decoder reads the other, [one token behind](10_transformer.ipynb#the-target-shifted-by-one) what it should say. We store the target once, from `<s>` to `</s>`; the decoder's input and its labels are two slices of it.
 
 # %%
 likes = Pair("Die schwarze Katze mag Fisch.", "The black cat likes fish.")
@@ -156,7 +155,7 @@ print("decoder reads ", target[:-1])
 print("it should say ", target[1:])
 
 # %% [markdown]
-# The 1 is `<s>`, the 2 is `</s>`, and 17 is the full stop of both languages. `likes` takes three tokens, so the sentence has $S = 7$ and $T = 9$. The source gets an `</s>` but no `<s>`, since nothing has to be started there.
+# The 1 is `<s>`, the 2 is `</s>`, and 17 is the full stop of both languages. The source gets an `</s>` but no `<s>`, since nothing has to be started there.
 
 
 # %% tags=["export"]
@@ -168,7 +167,7 @@ class Example(NamedTuple):
 
 
 # %% [markdown]
-# A corpus may have millions of pairs, so we keep all ids in one long array, and in a second one the lengths of each example. An example takes $S + T + 1$ ids, since its target has $T + 1$, and where each begins is a running sum. Its two slices are views, so nothing is copied, and the arrays may as well lie [on disk](28_corpus.ipynb#the-folder).
+# A corpus may have millions of pairs, so we keep all ids in one long array, and in a second one the lengths $S$ and $T$ of each example. An example takes $S + T + 1$ ids, and where each begins is a running sum. Its two slices are views, so nothing is copied, and the arrays may as well lie [on disk](28_corpus.ipynb#the-folder).
 
 
 # %% tags=["export"]
@@ -257,26 +256,24 @@ def collate(examples: Sequence[Example]) -> Batch:
 
 
 # %%
-from torch.nn.utils.rnn import pad_sequence
-
 batch = collate([two[0], two[1]])
 print(batch.source)
-by_torch = pad_sequence([torch.from_numpy(e.source) for e in two], batch_first=True)
-print("cells that PyTorch fills otherwise:", int((batch.source != by_torch).sum()))
 
 # %% tags=["remove-cell"]
 if CHECKING:
+    by_torch = [torch.from_numpy(example.source) for example in two]
+    by_torch = torch.nn.utils.rnn.pad_sequence(by_torch, batch_first=True)
     assert torch.equal(batch.source, by_torch.long())
 
 # %% [markdown]
-# Padding doesn't change what the model computes for the two sentences, as long as no word attends to it ([the mask](04_masks.ipynb#the-padding-mask) compares with 0) and the loss [leaves it out](17_regularization.ipynb#padding-doesnt-count). It costs time and memory, and nothing else.
+# Padding costs time and memory. What the model computes for the two sentences stays the same, as long as no word attends to padding ([the mask](04_masks.ipynb#the-padding-mask) compares with 0) and the loss [leaves it out](17_regularization.ipynb#padding-doesnt-count).
 #
 # ## Neighbors along a line
 #
-# Which sentences should share a batch? An example has two lengths, so it is a point in a plane, and we need one line through all points on which neighbors have nearly the same two lengths. We sort by the longer side first, the *width* $w = \max(S, T)$, because {eq}`eq-rows` divides by it. Among examples of one width the other side can still have any length, so there we sort by the difference $T - S$: upwards in one width, downwards in the next. The line then goes back and forth like a snake.
+# Which sentences should share a batch? An example has two lengths, so it is a point in a plane, and we need one line through all points on which neighbors have nearly the same two lengths. We sort by the longer side first, the *width* $w = \max(S, T)$, because {eq}`eq-rows` divides by it. Among examples of one width we sort by the difference $T - S$: upwards in one width, downwards in the next, so that the line goes back and forth like a snake.
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-snake", "caption": "In which order do we pick examples up? The line passes every pair of lengths up to 12 positions once, and from one to the next neither length changes by more than one. Pieces of the line are batches of nearly equal sentences."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-snake", "caption": "In which order do we pick examples up? The line passes every pair of lengths once, and from one to the next neither length changes by more than one. Pieces of the line are batches of nearly equal sentences."}}
 def snake_path(widest):
     """All pairs of lengths up to the widest, from corner to corner."""
     path = []
@@ -297,7 +294,7 @@ show_plot(
 )
 
 # %% [markdown]
-# The whole sort needs one number for each example, and sorting by that number gives the line. With $W$ for the widest of all, it is
+# All of this is a sort by one number for each example. With $W$ for the widest of all, it is
 #
 # $$ \text{key} = (2W + 1) \, w \pm (T - S), $$ (eq-snake)
 #
@@ -324,7 +321,7 @@ if CHECKING:
     assert sorted(snake_key(three).tolist()) == [7, 13, 14, 15, *range(19, 24)]
 
 # %% [markdown]
-# What is the second half of the key worth? In every epoch we want other batches, so we also add a random number to the key, small enough that it doesn't mix two widths. Then we compare three keys: the width alone, the width and then $T - S$ upwards each time, and the snake.
+# What is the second half of the key worth? We compare the width alone, the width and then $T - S$ upwards each time, and the snake. In every epoch we want other batches, so a random number is added to each key, too small to mix two widths.
 
 # %%
 chance = np.random.default_rng(0).random(len(lengths))  # from 0 to 1
@@ -343,11 +340,11 @@ if CHECKING:
     assert gained[1] - gained[0] > 0.025 and 0 < gained[2] - gained[1] < 0.01
 
 # %% [markdown]
-# With the width alone, chance decides the other side, and 6.5% of the work is padding. Sorting by the difference as well halves that. The turn of the snake is the small rest: without it, the shorter side jumps from one end to the other wherever the width grows.
+# With the width alone, chance decides the other side, and 6.5% of the work is padding. Sorting by the difference as well halves that. The turn of the snake adds a little: without it, the shorter side jumps from one end to the other wherever the width grows.
 #
 # ## A plan for an epoch
 #
-# We walk along the line and fill a batch until {eq}`eq-rows` allows no more. Widths only grow along the line, so $n$ rows take $n$ times the width of the last one. A sentence that is longer than the whole budget fits into no batch, and must not be dropped without a word. So two functions look at the lengths first:
+# We walk along the line and fill a batch until {eq}`eq-rows` allows no more. Widths only grow along the line, so $n$ rows take $n$ times the width of the last one. A sentence that is longer than the whole budget fits into no batch, and must not be dropped without a word:
 
 
 # %% tags=["export"]
@@ -373,18 +370,8 @@ def check_fits(
         )
 
 
-# %% tags=["export"]
-def fitting_widths(lengths: np.ndarray, max_tokens: int) -> np.ndarray:
-    """Return the longer side of each example of lengths (N, 2).
-
-    Raises ValueError for an example that does not fit into a batch by itself.
-    """
-    check_fits(lengths, max_tokens, "training", "max_tokens")
-    return lengths.max(axis=1)
-
-
 # %% [markdown]
-# Chance enters the plan in two places. A random number, the **jitter**, is added to each key, so that a sentence meets others in each epoch. And once the batches are cut, they are shuffled, or the model would see all short sentences first.
+# Chance enters the plan in two places. A random number, the **jitter**, is added to each key. And once the batches are cut, they are shuffled, or the model would see all short sentences first.
 
 
 # %% tags=["export"]
@@ -399,7 +386,8 @@ def plan_batches(
     No side of a batch has more than max_tokens positions, padding included. (seed, epoch) decide
     everything. Raises ValueError for an example that is longer than that.
     """
-    widths = fitting_widths(lengths, max_tokens)
+    check_fits(lengths, max_tokens, "training", "max_tokens")
+    widths = lengths.max(axis=1)
     chance = np.random.default_rng((seed, epoch))
     key = snake_key(lengths) + JITTER * chance.random(len(lengths))
     order = np.argsort(key, kind="stable")
@@ -415,18 +403,13 @@ def plan_batches(
 
 
 # %% [markdown]
-# The jitter goes from 0 to 3. It shuffles examples of equal lengths and swaps nearly equal ones, but it never mixes two widths, whose keys are at least 4 apart (as exercise 3 shows). The generator gets seed and epoch as a pair and decides everything, so a run that was interrupted can make the same plan again. (With their sum, seed 0 in epoch 1 would be seed 1 in epoch 0.)
+# The jitter shuffles examples of equal lengths and swaps nearly equal ones, but it never mixes two widths, whose keys are at least 4 apart (as exercise 3 shows). The generator gets seed and epoch as a pair and decides everything, so a run that was interrupted can make the same plan again.
 #
-# Here are nine examples, with all lengths from 1 to 3, in batches of at most 6 tokens per side, in two epochs:
-
-# %%
-toy = np.array([(s, t) for s in (1, 2, 3) for t in (1, 2, 3)])
-for epoch in (0, 1):
-    plan = plan_batches(toy, max_tokens=6, seed=0, epoch=epoch)
-    print([sorted(map(tuple, toy[batch].tolist())) for batch in plan])
-
-# %% [markdown]
-# And on the captions, does the plan keep its promises?
+# :::{margin}
+# With their sum, seed 0 in epoch 1 would be seed 1 in epoch 0.
+# :::
+#
+# Does the plan keep its promises?
 
 # %%
 for budget in (1024, 4096):
@@ -453,13 +436,13 @@ if CHECKING:
     assert 0.95 < useful_share(groups) < 0.96
 
 # %% [markdown]
-# No side goes over the budget, and 97% of the work is done on tokens, where padding to 72 had 23%. Of the pairs of captions that share a batch, only 13% share one again in the next epoch. A larger budget spans more lengths, hence the 95% for 4,096; a larger corpus fills it better.
+# 97% of the work is done on tokens, where padding to 72 had 23%. Of the pairs of captions that share a batch, only 13% share one again in the next epoch. A larger budget spans more lengths, hence the 95% for 4,096; a larger corpus fills it better.
 #
 # Each example is in the plan exactly once. A loop that draws its sentences at random, with replacement, can't promise that: in $N$ draws from $N$ sentences it misses a given one with the chance $(1 - 1/N)^N \approx 1/e = 37\,\%$.
 #
 # ## From the plan to the batches
 #
-# The plan says which examples make a batch, and `collate` makes the batch when its turn comes. Together they are the stream that a training loop reads:
+# A training loop reads a stream, in which each batch is made when its turn comes:
 
 
 # %% tags=["export"]
@@ -475,9 +458,7 @@ def batches(
 stream = batches(corpus, max_tokens=1024)
 for _ in range(3):
     source, target = next(stream)
-    padded = (source == PAD).sum() + (target == PAD).sum()
-    share = padded / (source.numel() + target.numel())
-    print(f"source {[*source.shape]}, target {[*target.shape]}: {share:.0%} padding")
+    print("source", tuple(source.shape), "target", tuple(target.shape))
 
 # %% [markdown]
 # ## What to remember
@@ -486,8 +467,6 @@ for _ in range(3):
 # - A budget counts tokens, so that each step is about the same amount of work.
 # - Sort so that both lengths change slowly, let chance move examples a little, cut by tokens, shuffle the batches.
 # - The plan of an epoch follows from (seed, epoch), and each sentence is in it exactly once.
-#
-# Everything is ready for the first update. How long should its step be? If it is too long, the model may never recover, as the [next chapter](16_schedule.ipynb) shows.
 #
 # ## Exercises
 #
@@ -543,14 +522,10 @@ if CHECKING:
 #
 # [Positions](08_positional_encoding.ipynb#adding-positions-in-code) are added by column. With padding on the left, the first word would be in column 0 in one batch and in column 9 in another. Language models without an encoder are padded on the left when they write, so that all texts end in the same column. Our decoder always begins anew, at `<s>`.
 #
-# Other libraries hand an *attention mask* along with the tokens. Ours is made from the tokens: padding has its own number, and `padding_mask` compares with it.
-#
 # ### Why not pack several sentences into one row?
 #
 # Then no padding is needed at all, but each sentence needs masks that keep it from its neighbors in the row, in all three attentions, and positions that begin anew. With 97% useful, packing could make training at most $1 / 0.97 = 1.03$ times as fast. For language models, which read documents of very different lengths, there is more to gain, and packing is the rule.
 #
-# One price of sorting remains: a sentence always meets neighbors of its own length, so each gradient comes from short sentences or from long ones. Since the batches are shuffled, this evens out over many steps.
-#
 # ### What does the paper say?
 #
-# Section 5.1 of {cite:t}`vaswani2017attention` says that pairs of about the same length were batched together, with some 25,000 tokens per side. The authors' code sorts sentences into buckets by their longer side and divides the budget by the bucket's width: [`data_reader.py`](https://github.com/tensorflow/tensor2tensor/blob/014f222ffecb566ec013fcc2a215ae5a4b910ccf/tensor2tensor/utils/data_reader.py) of tensor2tensor. Its buckets look at the width alone, like the first of our three keys. The padding to 72 is in the code of {cite:t}`rush2018annotated`, in its version of 2022.
+# Section 5.1 of {cite:t}`vaswani2017attention` says that pairs of about the same length were batched together, with some 25,000 tokens per side. The authors' code sorts sentences into buckets by their longer side and divides the budget by the bucket's width: [`data_reader.py`](https://github.com/tensorflow/tensor2tensor/blob/014f222ffecb566ec013fcc2a215ae5a4b910ccf/tensor2tensor/utils/data_reader.py) of tensor2tensor. Its buckets look at the width alone, like the first of our three keys.

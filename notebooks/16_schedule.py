@@ -9,11 +9,11 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 #
 # This chapter sets the learning rate of each training step: it rises in a straight line, then falls as one over the square root of the step (section 5.3 of the paper).
 #
-# A learning rate is a single number, and the obvious thing is to choose it once and leave it alone. So we try that first, on a small model, at three rates. One of the runs fails in an instructive way, and the rest of the chapter finds out why.
+# A learning rate is a single number, and the obvious thing is to choose it once and leave it alone. We try that first, at three rates. One of the runs fails in an instructive way, and the rest of the chapter finds out why.
 #
 # ## What a constant rate does
 #
-# Our model is small enough to train in seconds: three layers of width 64, on sentences from [the grammar](13_data.ipynb#a-pair-and-its-alignment). It sees 300 batches and no sentence twice.
+# Our model is small enough to train in seconds: three layers of width 64, on 300 batches of sentences from [the grammar](13_data.ipynb#a-pair-and-its-alignment), none of which it sees twice.
 
 # %% tags=["export", "hide-input"]
 import math
@@ -37,13 +37,12 @@ from book.figures import AMBER, INK, PLUM, SKY, curves, show, show_steps
 pairs = grammar(14_000, seed=1)
 tokenizer = Tokenizer.train(pairs, vocabulary_size=600)
 encoded = encode_pairs(tokenizer, pairs)
-stream = list(islice(batches(encoded, 384, seed=0, epoch=0), 300))
+stream = list(islice(batches(encoded, 384), 300))
 sizes = {"layers": 3, "d_model": 64, "d_ff": 256, "heads": 4}
 shape = TransformerConfig(len(tokenizer), **sizes, dropout=0.0)
-print(len(stream), "batches,", len(tokenizer), "entries in the vocabulary")
 
 # %% [markdown]
-# The training loop is short. The argument that matters here, `schedule`, is a list with the rate of each step.
+# In the training loop, `schedule` is a list with the rate of each step.
 
 
 # %%
@@ -53,10 +52,13 @@ def loss_of(model, source, target):
     return F.cross_entropy(logits, labels, ignore_index=PAD)
 
 
-def run(schedule, **changes):
+runs, models, last = {}, {}, {}
+
+
+def run(name, schedule, **changes):
     torch.manual_seed(0)
-    model = Transformer(replace(shape, **changes))
-    losses = []
+    models[name] = model = Transformer(replace(shape, **changes))
+    runs[name] = losses = []
     adam = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98), eps=1e-9)
     for rate, (source, target) in zip(schedule, stream):
         adam.param_groups[0]["lr"] = rate
@@ -65,39 +67,29 @@ def run(schedule, **changes):
         loss.backward()
         adam.step()
         losses.append(loss.item())
-    return losses, model
+    last[name] = sum(losses[-20:]) / 20
+    print(f"{name}: {last[name]:.2f} in the last 20 steps")
 
 
 # %% [markdown]
-# PyTorch's optimizers keep their settings in `param_groups`, and you may change the rate there before every step. All runs start from the same weights and see the same batches, so they differ in the rate alone. We try three, from cautious to bold.
+# PyTorch's optimizers keep their settings in `param_groups`, and you may change the rate there before every step. All runs start from the same weights and see the same batches. We try three rates, from cautious to bold.
 
 # %% tags=["nbval-ignore-output"]
 rates = 0.0001, 0.001, 0.0088
-runs, models, last = {}, {}, {}
 for rate in rates:
-    name = f"always {rate}"
-    runs[name], models[name] = run([rate] * 300)
-    last[name] = sum(runs[name][-20:]) / 20
-    print(f"{name}: {last[name]:.2f} in the last 20 steps")
+    run(f"always {rate}", [rate] * 300)
 
 # %% tags=["remove-cell"]
 if CHECKING:
     assert min(last["always 0.0001"], last["always 0.0088"]) > 3.5
     assert last["always 0.001"] < 2.5
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-constant-rates", "caption": "What does a constant rate do? Loss of the same model on the same batches, means of ten steps, at 0.0001 (dotted), 0.001 (solid) and 0.0088 (dashed)."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-constant-rates", "caption": "What does a constant rate do? Loss of the same model on the same batches at three rates, means of ten steps."}}
 kinds = [(PLUM, [2, 2]), (SKY, [1, 0]), (AMBER, [6, 3]), (INK, [1, 0])]
 looks = dict(zip(runs, cycle(kinds)))
 
 
-def narrow(chart):
-    """Make a chart fit for a phone, with its legend on top."""
-    for channel in (chart.encoding.color, chart.encoding.strokeDash):
-        channel.legend = alt.Legend(orient="top", title=None)
-    return chart.properties(width=290)
-
-
-def loss_chart(looks):
+def loss_chart(looks, places):
     records = [
         {
             "step": n + 10,
@@ -107,23 +99,25 @@ def loss_chart(looks):
         for name in looks
         for n in range(0, len(stream) - 9, 10)
     ]
+    x = alt.X("step:Q", title="step")
     y = alt.Y("loss:Q", title="loss, nats per token", scale=alt.Scale(domain=[0, 7]))
-    return narrow(curves(records, alt.X("step:Q", title="step"), y, "rate", looks))
+    names = dict(zip(looks, cycle(places)))
+    return curves(records, x, y, "rate", looks, names).properties(width=290)
 
 
 show(
-    loss_chart(looks),
+    loss_chart(looks, [(90, "above right"), (130, "above right"), (250, "below")]),
     alt="The loss falls slowly at rate 0.0001 and steadily to 1.9 at 0.001. At 0.0088 it drops within twenty steps and then stays at about 4.7.",
 )
 
 # %% [markdown]
-# The cautious run is merely slow. The bold one is the interesting failure: its loss drops within twenty steps and then stays where it is. Nothing exploded, no number is infinite, and still it never recovers.
+# The cautious run is merely slow. The bold one is the interesting failure: nothing exploded, no number is infinite, and still it never recovers.
 #
-# A fresh model starts near 7, and the middle run ends below 2. What can a model know whose loss is stuck near 4.7? Make a guess before you read on.
+# What can a model know whose loss is stuck near 4.7? Make a guess before you read on.
 #
 # ## The height of a loss that is stuck
 #
-# The height of a plateau often tells you what a model knows. Suppose it knew nothing but how frequent each token is, and gave token $v$ its share $p_v$ of the text at every position. Its loss would be $-\sum_v p_v \log p_v$, the entropy of the text's tokens.
+# Suppose it knew nothing but how frequent each token is, and gave token $v$ its share $p_v$ of the text at every position. Its loss would be $-\sum_v p_v \log p_v$, the entropy of the text's tokens.
 
 # %%
 labels = torch.cat([target[:, 1:].flatten() for _, target in stream])
@@ -131,7 +125,7 @@ share = labels[labels != PAD].bincount() / (labels != PAD).sum()
 print(f"knowing only how frequent each token is: {torch.special.entr(share).sum():.2f}")
 
 # %% [markdown]
-# That is where the bold run ended. Does it look at the source at all? We give each target the source of its neighbor in the batch. A model that reads should notice.
+# That is where the bold run ended. Does it look at the source at all? We give each target the source of its neighbor in the batch, which a model that reads should notice.
 
 # %% tags=["nbval-ignore-output"]
 source, target = stream[-1]
@@ -148,43 +142,42 @@ if CHECKING:
     assert abs(right - wrong) < 0.01
 
 # %% [markdown]
-# For the bold model, four decimals show no difference. The good one notices, though only a little: it has learned first how English sentences go, and has barely begun to translate. Two more numbers show what has broken inside: how much the encoder's output differs from position to position (as a standard deviation), and the typical gradient in the encoder.
+# The bold model doesn't notice. The good one does, though only a little: it has learned first how English sentences go, and has barely begun to translate. Two more numbers show what has broken inside: how much the encoder's output differs from position to position (as a standard deviation), and the typical gradient in the encoder.
 
 
 # %% tags=["nbval-ignore-output"]
 def encoder_state(model):
+    source, target = stream[0]
     model.zero_grad()
-    loss_of(model, *stream[0]).backward()
+    loss_of(model, source, target).backward()
     gradients = torch.cat([p.grad.flatten() for p in model.encoder.parameters()])
-    memory = model.encode(stream[0].source).detach().flatten(0, 1)
+    memory = model.encode(source).flatten(0, 1)
     return memory.std(0).mean().item(), gradients.square().mean().sqrt().item()
 
 
 torch.manual_seed(0)
-fresh = encoder_state(Transformer(shape))
-stuck = encoder_state(models[bold])
-for name, (spread, gradient) in {"fresh": fresh, bold: stuck}.items():
+fresh = Transformer(shape)
+for name, model in {"fresh": fresh, bold: models[bold]}.items():
+    spread, gradient = encoder_state(model)
     print(f"{name:13}  spread over positions {spread:.4f}, gradient {gradient:.7f}")
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    assert stuck[0] < fresh[0] / 10 and stuck[1] < fresh[1] / 10
+    at_first, stuck = encoder_state(fresh), encoder_state(models[bold])
+    assert stuck[0] < at_first[0] / 10 and stuck[1] < at_first[1] / 10
 
 # %% [markdown]
-# The encoder now hands over practically the same vector at every position, whatever word is there. Then it doesn't matter where cross-attention looks, because any weights mix the same vector. Nothing tells its queries and keys where to look instead, and hardly any gradient reaches the encoder. The one path by which the source could help is closed, and the loss settles on the frequencies.
+# The encoder now hands over practically the same vector at every position, whatever word is there. Then it doesn't matter where cross-attention looks, because any weights mix the same vector, and hardly any gradient reaches the encoder. The one path by which the source could help is closed, and the loss settles on the frequencies.
 #
-# To see how a rate of 0.0088 does this damage, we need to know what the optimizer does with it.
+# How does a rate do this damage?
 #
 # ## What Adam does with the rate
 #
-# Plain gradient descent moves each weight by the rate times its gradient. That presumes gradients of similar size everywhere, and a Transformer doesn't have them. In a fresh model, the tensors with the smallest and the largest typical gradient (root mean square):
+# Plain gradient descent moves each weight by the rate times its gradient. That presumes gradients of similar size everywhere, and a Transformer doesn't have them. In the fresh model, these tensors have the smallest and the largest typical gradient (root mean square):
 
 # %% tags=["nbval-ignore-output"]
-torch.manual_seed(0)
-model = Transformer(shape)
-loss_of(model, *stream[0]).backward()
 typical = {}
-for name, parameter in model.named_parameters():
+for name, parameter in fresh.named_parameters():
     typical[name] = parameter.grad.square().mean().sqrt().item()
 for name in (min(typical, key=typical.get), max(typical, key=typical.get)):
     print(f"{typical[name]:.5f}  {name}")
@@ -194,7 +187,7 @@ if CHECKING:
     assert max(typical.values()) > 50 * min(typical.values())
 
 # %% [markdown]
-# A rate that suits the one is far too small or far too large for the other. What we want to know about a gradient isn't its size but how it compares with what is usual *for this weight*.
+# A rate that suits the one is far too small or far too large for the other. What counts isn't the size of a gradient but how it compares with what is usual *for this weight*.
 #
 # **Adam** {cite:p}`kingma2015adam` therefore keeps two running averages for each weight $\theta$: $m$ of its gradient $g$, which says where it has been pointing lately, and $v$ of $g^2$, which says how large it usually is, whatever its sign. Then it divides the one by the root of the other:
 #
@@ -242,26 +235,17 @@ if CHECKING:
 #
 # The quotient of the two averages stays the same if you multiply every gradient by a thousand. If a gradient is the same in each step, the quotient is 1. If its sign flips at random, $m$ cancels and the quotient is small. So Adam goes far where the batches agree and stays put where they contradict each other.
 #
-# The rate, then, is a length: how far a weight moves in one step if the batches agree. A rate of 0.001 takes a weight from 0.050 to 0.051, whichever layer it is in. (A step can be a little longer if gradients keep growing, with the paper's constants by a factor of 1.7 at most.)
-
-# %% tags=["remove-cell"]
-if CHECKING:
-    zero = m = v = torch.zeros(1, dtype=torch.float64)
-    for n in range(1, 501):
-        g = (0.98 / 0.9) ** torch.tensor([n]).double()
-        longest, m, v = adam_step(zero, g, m, v, n, rate=1.0)
-    bound = 0.1 / math.sqrt((1 - 0.98) * (1 - 0.81 / 0.98))  # Cauchy and Schwarz
-    assert 0.99 * bound < -longest.item() < bound < 1.75
+# The rate, then, is a length: how far a weight moves in one step if the batches agree. A rate of 0.001 takes a weight from 0.050 to 0.051, whichever layer it is in.
 
 # %% [markdown]
 # ## Why are the first steps the worst?
 #
-# After a single gradient, $\hat m = g$ and $\sqrt{\hat v} = |g|$. The quotient is 1 or −1 for *every* weight, however small its gradient, unless it is so close to zero that $\epsilon$ counts. The fresh `model` takes its first step, at a rate of 0.01:
+# After a single gradient, $\hat m = g$ and $\sqrt{\hat v} = |g|$. The quotient is 1 or −1 for *every* weight, however small its gradient, unless it is so close to zero that $\epsilon$ counts. The fresh model takes its first step, at a rate of 0.01:
 
 # %% tags=["nbval-ignore-output"]
-before = [p.detach().clone() for p in model.parameters()]
-torch.optim.Adam(model.parameters(), lr=0.01, betas=(0.9, 0.98), eps=1e-9).step()
-steps = [(p - old).abs().flatten() for p, old in zip(model.parameters(), before)]
+before = [p.detach().clone() for p in fresh.parameters()]
+torch.optim.Adam(fresh.parameters(), lr=0.01, betas=(0.9, 0.98), eps=1e-9).step()
+steps = [(p - old).abs().flatten() for p, old in zip(fresh.parameters(), before)]
 moved = torch.cat(steps)
 share = ((moved - 0.01).abs() < 1e-4).float().mean().item()
 print(f"{share:.1%} of {moved.numel():,} weights moved by 0.0100")
@@ -271,32 +255,23 @@ if CHECKING:
     assert share > 0.95
 
 # %% [markdown]
-# How much worse is that than a later step? Suppose there is nothing to learn, because each gradient is random with mean zero. A good optimizer would stay where it is. We run Adam on 20,000 such weights:
+# How much worse is that than a later step? Suppose there is nothing to learn, because each gradient is random with mean zero. A good optimizer would stay where it is. Here is Adam with 20,000 such weights:
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-noise-steps", "caption": "How far does Adam go when there is nothing to learn? Typical length of a step on random gradients, in units of the rate, with the paper's average of the gradient (solid) and with none (dashed)."}}
-def typical_steps(betas, steps=100, weights=20_000):
-    random = torch.Generator().manual_seed(0)
-    lengths = []
-    m = v = torch.zeros(weights, dtype=torch.float64)
-    for n in range(1, steps + 1):
-        g = torch.randn(weights, generator=random, dtype=torch.float64)
-        moved, m, v = adam_step(torch.zeros(weights), g, m, v, n, rate=1.0, betas=betas)
-        lengths.append(moved.square().mean().sqrt().item())
-    return lengths
-
-
-lengths = typical_steps((0.9, 0.98))
-looks = {"averaged, memory 0.9": (SKY, [1, 0]), "not averaged": (AMBER, [5, 3])}
-records = [
-    {"step": step, "length": round(length, 3), "memory": name}
-    for name, betas in zip(looks, [(0.9, 0.98), (0.0, 0.98)])
-    for step, length in enumerate(typical_steps(betas), start=1)
-]
-y = alt.Y("length:Q", title="step ÷ rate", scale=alt.Scale(domain=[0, 1.2]))
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-noise-steps", "caption": "How far does Adam go when there is nothing to learn? Typical length of a step on random gradients, in units of the rate."}}
+random = torch.Generator().manual_seed(0)
+zero = m = v = torch.zeros(20_000, dtype=torch.float64)
+lengths = []
+for n in range(1, 101):
+    g = torch.randn(20_000, generator=random, dtype=torch.float64)
+    moved, m, v = adam_step(zero, g, m, v, n, rate=1.0)
+    lengths.append(moved.square().mean().sqrt().item())
+records = [{"step": n, "length": round(x, 3)} for n, x in enumerate(lengths, start=1)]
+steps = alt.Chart(alt.Data(values=records)).mark_line(color=SKY)
+y = alt.Y("length:Q", title="step ÷ rate", scale=alt.Scale(domain=[0, 1]))
 show(
-    narrow(curves(records, alt.X("step:Q", title="step"), y, "memory", looks)),
-    alt="With the paper's average the typical step falls from 1 to about a quarter within twenty steps; with none it stays near 1.",
+    steps.encode(alt.X("step:Q", title="step"), y).properties(width=290, height=160),
+    alt="The typical step falls from 1 to about a quarter within twenty steps.",
 )
 
 # %% tags=["remove-cell"]
@@ -304,23 +279,23 @@ if CHECKING:
     assert abs(lengths[0] - 1) < 1e-6 and lengths[-1] < 0.26
 
 # %% [markdown]
-# In the first step, noise moves each weight as far as the clearest signal would. After 20 steps most of it cancels, but never all: an average with that memory still spreads by about $\sqrt{(1 - \beta_1)/(1 + \beta_1)} = 0.23$.
+# In the first step, noise moves each weight as far as the clearest signal would. After 20 steps most of it cancels; an average with this memory still spreads by about $\sqrt{(1 - \beta_1)/(1 + \beta_1)} = 0.23$.
 #
-# And the gradients themselves say least at the start. A fresh model has a loss of nearly 7, and knowing the frequencies alone would bring it down to 4.64. So the first gradients mostly say one thing, and the same at every position: make the frequent tokens more probable. This fits the bold run, which took its longest steps while the gradients said little else, and whose encoder ended up with the same vector at every position.
+# And the gradients themselves say least at the start. A fresh model has a loss of nearly 7, and knowing the frequencies alone would bring it down to 4.64. So the first gradients mostly say one thing, and the same at every position: make the frequent tokens more probable. This fits the bold run, whose encoder ended up with the same vector at every position.
 #
 # ## Up and down
 #
-# The remedy is the **warm-up**: tiny steps while the model is new, then longer ones. The paper gives update number $n$, counted from 1, the rate
+# The remedy is the **warm-up**: tiny steps while the model is new, then longer ones. The paper gives update $n$, counted from 1, the rate
 #
 # $$
 # \text{rate}(n) = d_\text{model}^{-0.5} \cdot \min\left(n^{-0.5},\; n \cdot \text{warmup}^{-1.5}\right)
 # $$ (eq-schedule)
 #
-# The second term climbs with $n$ and is the smaller one at first. At $n = \text{warmup}$, 4,000 in the paper, the two are equal, and from there on the first term counts. The minimum is only a switch: climb, then fall, without an `if`.
+# The second term climbs with $n$ and is the smaller one at first. At $n = \text{warmup}$, 4,000 in the paper, the two are equal, and from there on the first term counts.
 #
 # **Exercise 1. Write it first** (★, 5 min). Before you read on, write `learning_rate(step, d_model, warmup)` from the formula. `print(check("learning_rate", yours))` says whether it is right, with `check` from `annotated_transformer`.
 #
-# The height of the curve follows from width and warm-up: at $n = \text{warmup}$ both terms give
+# At $n = \text{warmup}$ both terms give
 #
 # $$ \text{peak} = \frac{1}{\sqrt{d_\text{model} \cdot \text{warmup}}} $$ (eq-peak)
 #
@@ -342,20 +317,23 @@ def learning_rate(
     return peak_lr * min(rise, fall)
 
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-schedule", "caption": "Where is the peak, and how high? The rate of each step for the paper's base model (solid) and for another one (dashed). The peak is always at the end of the warm-up. A longer warm-up lowers it; a wider model lowers the whole curve. Once both curves are past their peaks, only the width matters."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-schedule", "caption": "Where is the peak, and how high? The rate of each step for the paper's base model (solid) and for another one. The peak is always at the end of the warm-up. A longer warm-up lowers it; a wider model lowers the whole curve. Once both curves are past their peaks, only the width matters."}}
 def schedule_chart(d, w, name):
     looks = {"base": (SKY, [1, 0]), name: (AMBER, [5, 3])}
-    steps = [1, *range(200, 30_001, 200)]
+    shapes = {"base": (512, 4000), name: (d, w)}
     records = [
         {"step": n, "rate": round(learning_rate(n, *shape), 6), "model": label}
-        for label, shape in {"base": (512, 4000), name: (d, w)}.items()
-        for n in steps
+        for label, shape in shapes.items()
+        for n in [1, *range(200, 30_001, 200)]
     ]
     x = alt.X("step:Q", axis=alt.Axis(values=[0, 10_000, 20_000, 30_000]))
-    axis, scale = alt.Axis(format=".4f"), alt.Scale(domain=[0, 0.001])
+    axis, scale = alt.Axis(format=".4f"), alt.Scale(domain=[0, 0.0011])
     y = alt.Y("rate:Q", title="learning rate", axis=axis, scale=scale)
-    chart = narrow(curves(records, x, y, "model", looks))
-    tops = {"base": 1 / math.sqrt(512 * 4000), name: 1 / math.sqrt(d * w)}
+    tops = {label: learning_rate(w, d, w) for label, (d, w) in shapes.items()}
+    names = {label: (w // 2, "below right") for label, (_, w) in shapes.items()}
+    higher = max(tops, key=tops.get)
+    names[higher] = shapes[higher][1], "above right"
+    chart = curves(records, x, y, "model", looks, names).properties(width=290)
     said = ", ".join(f"{label} {top:.5f}" for label, top in tops.items())
     return chart, f"Both rise in a straight line and fall like a root. Peaks: {said}."
 
@@ -374,7 +352,7 @@ show_steps(
 # %% [markdown]
 # The base model's first hundred rates add up to $0.00000017 \cdot (1 + 2 + \dots + 100) = 0.0009$, so for a hundred batches no weight moves by much more than that. After the peak the steps get shorter, because close to a minimum long ones only jump about.
 #
-# A warm-up four times as long halves the peak, and after the peak it takes four times the steps to halve the rate. At the paper's last step, 100,000, it is still a fifth of its peak.
+# After the peak it takes four times the steps to halve the rate. At the paper's last step, 100,000, it is a fifth of its peak.
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -389,16 +367,14 @@ if CHECKING:
 # %% [markdown]
 # ## The same rate, reached slowly
 #
-# Back to our model of width 64. With a warm-up of 200 steps the peak is $1/\sqrt{64 \cdot 200} = 0.0088$, the rate of the bold run. With a warm-up of 20 it is 0.028. We train both.
+# Back to our model of width 64. With a warm-up of 200 steps the peak is $1/\sqrt{64 \cdot 200} = 0.0088$, the rate of the bold run. With a warm-up of 20 it is 0.028.
 
 # %% tags=["nbval-ignore-output"]
 schedules = {}
 for warmup in (20, 200):
     name = f"warm-up {warmup}"
     schedules[name] = [learning_rate(n, 64, warmup) for n in range(1, 301)]
-    runs[name], _ = run(schedules[name])
-    last[name] = sum(runs[name][-20:]) / 20
-    print(f"{name}: {last[name]:.2f} in the last 20 steps")
+    run(name, schedules[name])
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -408,7 +384,7 @@ if CHECKING:
         and abs(last["warm-up 200"] - last["always 0.001"]) < 0.3
     )
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-warm-up-runs", "caption": "What does the warm-up save? Above: three schedules for our small model. Below: its loss under each. The dashed and the solid run reach the same rate, 0.0088; the one that starts there stays near 4.7, the one that climbs there learns. A warm-up of 20 steps (dotted) climbs to three times that rate and ends exactly like the bold run."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-warm-up-runs", "caption": "What does the warm-up save? Above: three schedules for our small model. Below: its loss under each. Two reach the rate of 0.0088; the run that starts there stays near 4.7, the one that climbs there learns. A warm-up of 20 steps climbs to three times that rate and ends like the bold run."}}
 drawn = {bold: [max(rates)] * 300} | schedules
 kinds = [(AMBER, [6, 3]), (PLUM, [2, 2]), (SKY, [1, 0]), (INK, [1, 0])]
 looks = dict(zip(drawn, cycle(kinds)))
@@ -417,41 +393,38 @@ records = [
     for name, each in drawn.items()
     for n in [1, *range(5, len(stream) + 1, 5)]
 ]
-above = curves(
-    records,
-    alt.X("step:Q", title=None),
-    alt.Y("value:Q", title="learning rate"),
-    "rate",
-    looks,
+x, y = alt.X("step:Q", title=None), alt.Y("value:Q", title="learning rate")
+names = dict(
+    zip(drawn, cycle([(240, "above"), (40, "above right"), (100, "below right")]))
 )
+above = curves(records, x, y, "rate", looks, names).properties(width=290, height=120)
+below = loss_chart(looks, [(110, "above"), (230, "above"), (130, "above right")])
 show(
-    narrow(above).properties(height=120) & loss_chart(looks).properties(height=200),
+    above & below.properties(height=200),
     alt="With a warm-up of 200 steps the loss falls to about 2. Without one, or with 20 steps, it stays near 4.7.",
 )
 
 # %% [markdown]
-# The run with the long warm-up (solid) may take long steps in the middle, because it didn't take them at the start. So the warm-up rescues a bold rate. It doesn't show that a bold rate beats a tame one: in the run shown, from one seed, it ends level with the constant 0.001, at 1.88 against 1.90, and earlier runs of the same cells gave 1.94 and 1.96. But it spent two thirds of its steps on the way up, where a longer run spends a small part of them.
+# The run with the long warm-up may take long steps in the middle, because it didn't take them at the start. So the warm-up rescues a bold rate. It doesn't show that a bold rate beats a tame one: from this one seed, it ends level with the constant 0.001. But it spent two thirds of its steps on the way up, where a longer run spends a small part of them.
 #
 # ## Why does a Transformer need a warm-up?
 #
-# You'll meet four answers: Adam's first steps are long and badly aimed (this chapter); its estimate of the usual size varies too much at first {cite:p}`liu2020variance`; in post-norm the gradients near the output are large {cite:p}`xiong2020layer`; a step that is too long can switch off [ReLU units](06_feed_forward.ipynb#units-that-never-fire) for good. They may be links of one chain. Under Adam the size of a gradient cancels, but post-norm also turns the same step into a larger change of the output {cite:p}`liu2020understanding`, and the damage leaves little gradient to repair it. If so, the bold rate should do less harm with [the norm in front](09_layers.ipynb#why-the-place-of-the-norm-matters) of the sub-layers:
+# You'll meet four answers. Adam's first steps are long and badly aimed, as here; its estimate of the usual size varies too much at first {cite:p}`liu2020variance`; in post-norm the gradients near the output are large {cite:p}`xiong2020layer`; a step that is too long can switch off [ReLU units](06_feed_forward.ipynb#units-that-never-fire) for good. They may be links of one chain. Under Adam the size of a gradient cancels, but post-norm also turns the same step into a larger change of the output {cite:p}`liu2020understanding`, and the damage leaves little gradient to repair it. If so, the bold rate should do less harm with [the norm in front](09_layers.ipynb#why-the-place-of-the-norm-matters) of the sub-layers:
 
 # %% tags=["nbval-ignore-output"]
-losses, _ = run([max(rates)] * 300, pre_norm=True)
-pre_norm = sum(losses[-20:]) / 20
-print(f"{bold}, pre-norm: {pre_norm:.2f}; post-norm: {last[bold]:.2f}")
+run(f"{bold}, pre-norm", [max(rates)] * 300, pre_norm=True)
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    assert pre_norm < min(last.values())
+    assert min(last, key=last.get) == f"{bold}, pre-norm"
 
 # %% [markdown]
-# It learns, and ends lower than any other run on this page; but that, too, is one run from one seed. ([The variations](22_variations.ipynb#norm-and-depth) have deeper stacks.) So how much warm-up you need depends on the design.
+# It learns, and ends lower than any other run on this page, from one seed again. ([The variations](22_variations.ipynb#norm-and-depth) have deeper stacks.) So how much warm-up you need depends on the design.
 #
 # ## What to remember
 #
 # - Adam divides an average of the gradient by its usual size. The quotient is 1 for a steady gradient and small for noise, so the rate is the length of a step.
-# - Its first step moves nearly every weight by the full rate, although only one batch has been seen. Warm-up avoids it.
+# - Its first step would move nearly every weight by the full rate, although only one batch has been seen. So the rate starts near zero.
 # - The rate climbs in a straight line for `warmup` steps, then falls as one over the square root. The peak is $1/\sqrt{d_\text{model} \cdot \text{warmup}}$: 0.0007 for the base model.
 # - A loss that is stuck at the entropy of the tokens points to a model that doesn't read its source.
 #
@@ -491,7 +464,11 @@ if CHECKING:
 #
 # ### With PyTorch's scheduler
 #
-# PyTorch's own scheduler can follow {eq}`eq-schedule`, if you watch three details. `LambdaLR` multiplies the optimizer's own rate by what your function returns, so that rate must be 1. It calls the function with 0 before the first step, where we count from 1. And `schedule.step()` counts whatever you call it after, though the schedule must count *updates*: where several batches make one update, call it once for all of them. (Harvard's [Annotated Transformer](https://nlp.seas.harvard.edu/annotated-transformer/), in its version of 2022, calls it after every batch and updates the weights after every tenth, so its warm-up of 3,000 is over after some 300 updates.) In fp16, where `GradScaler` skips an update whose gradients overflowed, the schedule must not move either. The scale falls exactly then:
+# PyTorch's own scheduler can follow {eq}`eq-schedule`, if you watch three details. `LambdaLR` multiplies the optimizer's own rate by what your function returns, so that rate must be 1. It calls the function with 0 before the first step, where we count from 1. And `schedule.step()` counts whatever you call it after, though the schedule must count *updates*: where several batches make one update, call it once for all of them. In fp16, where `GradScaler` skips an update whose gradients overflowed, the schedule must not move either. The scale falls exactly then:
+#
+# :::{margin}
+# Harvard's [Annotated Transformer](https://nlp.seas.harvard.edu/annotated-transformer/) of 2022 calls it after every batch and updates the weights after every tenth, so its warm-up of 3,000 is over after some 300 updates.
+# :::
 #
 # ```python
 # before = scaler.get_scale()
@@ -545,7 +522,7 @@ if CHECKING:
 # %% [markdown]
 # ### What do models of today use?
 #
-# Most language models still warm up, although they are pre-norm, and then come down along half a **cosine**, to zero or to a tenth of the peak. One has to know in advance which step is the last, where the paper's curve needs no end. **AdamW** ([Loshchilov and Hutter](https://arxiv.org/abs/1711.05101)) lets each weight shrink a little in each step, by the rate times a decay (often 0.1), *beside* the quotient. If the decay were added to the gradient instead, Adam would divide it by the usual size like everything else, and weights with large gradients would hardly shrink.
+# Most language models still warm up, although they are pre-norm, and then come down along half a **cosine**, to zero or to a tenth of the peak. For that, one has to know in advance which step is the last. **AdamW** ([Loshchilov and Hutter](https://arxiv.org/abs/1711.05101)) lets each weight shrink a little in each step, by the rate times a decay (often 0.1), *beside* the quotient. If the decay were added to the gradient instead, Adam would divide it by the usual size like everything else, and weights with large gradients would hardly shrink.
 #
 # ## Sources
 #

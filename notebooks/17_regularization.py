@@ -10,13 +10,11 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 #
 # This chapter keeps the model from learning its sentences by heart and from being too sure of itself, with dropout and label smoothing (section 5.4 of the paper).
 #
-# In 100,000 updates of 25,000 target tokens, the paper's base model reads each of its 4.5 million pairs, which have some 28 tokens each, about twenty times, and its 63 million weights could store a good part of them. Would anybody notice? The training loss falls either way, because what has been learned by heart lowers it just as well as what has been understood.
+# In 100,000 updates of 25,000 target tokens, the paper's base model reads each of its 4.5 million pairs (of some 28 tokens) about twenty times, and its 63 million weights could store a good part of them. Would anybody notice? What has been learned by heart lowers the training loss just as well as what has been understood.
 #
 # The paper has two remedies, and both are odd: one breaks what the layers say to each other, the other gives the model labels that are slightly wrong. They need nothing from each other, so this chapter has two halves.
 #
 # ## Dropout
-#
-# First we make a model learn by heart, with a corpus that is far too small. Then we keep it from doing so.
 #
 # ### Learning by heart
 #
@@ -29,6 +27,8 @@ from statistics import mean, stdev
 
 import altair as alt
 import torch
+import torch.nn.functional as F
+from torch import nn
 
 from annotated_transformer.batching import batches, collate, encode_pairs
 from annotated_transformer.masks import PAD
@@ -40,6 +40,7 @@ from annotated_transformer.transformer import (
     TransformerConfig,
     evaluating,
 )
+from benchmarks.common import read_log
 from book.figures import AMBER, INK, SKY, curves, show, show_steps
 
 # %%
@@ -48,28 +49,20 @@ tokenizer = Tokenizer.train(pairs[:5000], vocabulary_size=600)
 few = encode_pairs(tokenizer, pairs[:200])
 own = collate([*few])
 held_out = collate([*encode_pairs(tokenizer, pairs[5000:])])
-print(len(own.source), "pairs to learn from,", len(held_out.source), "held out")
 
 # %% [markdown]
-# The loss is the plain cross-entropy of the next token. We measure it without dropout, whatever the training uses:
+# The loss is the plain cross-entropy of the next token:
+
 
 # %%
-import torch.nn.functional as F
-
-
 def loss_on(batch, model):
     logits = model(batch.source, batch.target[:, :-1])
     labels = batch.target[:, 1:]
     return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=PAD)
 
 
-def measured(model, batch):
-    with evaluating(model):
-        return loss_on(batch, model).item()
-
-
 # %% [markdown]
-# The loop is that of [the previous chapter](16_schedule.ipynb#what-a-constant-rate-does), for 300 steps, with a model of one layer. The paper's formula would climb to $1 / \sqrt{64 \cdot 100} = 0.0125$; half of that is enough here. Every 25 steps we measure the loss on both kinds of pairs.
+# The loop is that of [the previous chapter](16_schedule.ipynb#what-a-constant-rate-does), for 300 steps, with a model of one layer. The rate climbs to about half of what the paper's formula gives, and every 25 steps we measure the loss on both kinds of pairs, without dropout.
 
 
 # %%
@@ -86,12 +79,14 @@ def practice(dropout):
         loss_on(batch, model).backward()
         adam.step()
         if step % 25 == 0:
-            log.append([step, measured(model, own), measured(model, held_out)])
+            with evaluating(model):
+                losses = [loss_on(batch, model).item() for batch in (own, held_out)]
+            log.append([step, *losses])
     return model, log
 
 
 # %% [markdown]
-# The loss on its own 200 pairs will fall. Before you run this: where will the loss on the other 200 go?
+# The loss on its own 200 pairs will fall. Where will the loss on the other 200 go?
 
 # %% tags=["nbval-ignore-output"]
 by_heart, log = practice(dropout=0.0)
@@ -104,7 +99,7 @@ if CHECKING:
     assert log[-1][2] > log[-1][1] + 1.5 and log[-1][2] > best + 0.2
 
 # %% [markdown]
-# The model can soon recite its 200 pairs, and what it says about new ones gets worse while it practices. This is **overfitting**, and only sentences that the model hasn't seen reveal it.
+# The model can soon recite its 200 pairs, and gets worse at new ones while it practices. This is **overfitting**, and only sentences that the model hasn't seen reveal it.
 #
 # Why does the loss on new sentences *rise*, instead of leveling off? Look at the probabilities that the model gives to the right word of each new sentence:
 
@@ -122,9 +117,9 @@ if CHECKING:
     assert (right < 0.001).float().mean() > 0.05 and dear > 0.3
 
 # %% [markdown]
-# To lower the loss on its own sentences further, the model pushes their words towards 100%. So it is sure at many positions of new sentences, too, and often wrong. A word that was given 0.01% costs $-\log 0.0001 = 9.2$ **nats**, where 1% would have cost 4.6. (A nat is the unit of a loss with natural logarithms.)
+# To lower the loss on its own sentences further, the model pushes their words towards 100%. So it is sure of much in new sentences, too, and often wrong. A word that was given 0.01% costs $-\log 0.0001 = 9.2$ **nats**, where 1% would have cost 4.6. (A nat is the unit of a loss with natural logarithms.)
 #
-# You could stop at the lowest point, which is called [early stopping](18_training.ipynb#whether-it-gets-better). That limits the damage; it would be better to keep the model from learning by heart at all.
+# You could stop at the lowest point, which is called [early stopping](18_training.ipynb#whether-it-gets-better). But it would be better to keep the model from learning by heart at all.
 #
 # ### What dropout does
 #
@@ -135,7 +130,7 @@ if CHECKING:
 # \mathbb{E}[\operatorname{dropout}(x)] = \frac{(1 - p)\,x + p \cdot 0}{1 - p} = x
 # $$ (eq-dropout)
 #
-# Zeroing alone would shrink the mean, and the division restores it. So you needn't know the rate to run the finished model.
+# Zeroing alone would shrink the mean, and the division restores it.
 
 
 # %%
@@ -147,9 +142,8 @@ def dropout(x, p):
 x = torch.tensor([1.0, 2.0, 3.0, 4.0])
 torch.manual_seed(3)
 for _ in range(3):
-    print([round(number, 2) for number in dropout(x, p=0.3).tolist()])
-average = dropout(x.expand(100_000, 4), p=0.3).mean(0)
-print("mean of 100,000:", [round(number, 1) for number in average.tolist()])
+    print(dropout(x, p=0.3))
+print("mean:", dropout(x.expand(100_000, 4), p=0.3).mean(0).round(decimals=1))
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -163,7 +157,7 @@ if CHECKING:
     assert abs(3 / 0.7 - 4.29) < 0.01
 
 # %% [markdown]
-# A 3 becomes 0 or $3 / 0.7 = 4.29$, and on average it is still 3. A vector of 64 numbers loses about 19 of them at $p = 0.3$, different ones at each position and in each step. No word is ever lost as a whole.
+# A 3 becomes 0 or $3 / 0.7 = 4.29$, and on average it is still 3. A vector of 64 numbers loses about 19 of them at $p = 0.3$, different ones at each position and in each step, and no word is lost as a whole.
 #
 # The model has dropout already, as `nn.Dropout`. We train again on the same 200 pairs:
 
@@ -171,8 +165,8 @@ if CHECKING:
 rate = 0.3
 logs = {0.0: log, rate: practice(dropout=rate)[1]}
 for p, losses in logs.items():
-    lowest, end = min(new for _, _, new in losses), losses[-1][2]
-    print(f"dropout {p}: on new pairs {lowest:.2f} at best, {end:.2f} at the end")
+    new = [loss for _, _, loss in losses]
+    print(f"dropout {p}: on new pairs {min(new):.2f} at best, {new[-1]:.2f} at the end")
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -180,20 +174,13 @@ if CHECKING:
     turn = min(logs[0.0], key=lambda entry: entry[2])[0]
     assert 100 <= turn <= 200, turn
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-overfitting", "caption": "Does a lower training loss mean a better model? Loss on the 200 pairs that a model repeats (blue) and on 200 new ones (orange), without dropout (solid) and with it (dashed). Without dropout, the loss on new pairs turns up after some 150 steps, while the other goes on towards zero. With dropout both fall more slowly, and the loss on new pairs ends lower than it ever was without."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-overfitting", "caption": "Does a lower training loss mean a better model? Loss on the 200 pairs that a model repeats and on 200 new ones. Without dropout, the loss on new pairs turns up after some 150 steps, while the other goes on towards zero. With dropout both fall more slowly, and the loss on new pairs ends lower than it ever was without."}}
 looks = {
     "no dropout, new": (AMBER, [1, 0]),
     "no dropout, own": (SKY, [1, 0]),
     f"dropout {rate}, new": (AMBER, [6, 3]),
     f"dropout {rate}, own": (SKY, [6, 3]),
 }
-
-
-def narrow(chart, columns=2):
-    """Make a chart fit for a phone, with its legend on top."""
-    for channel in (chart.encoding.color, chart.encoding.strokeDash):
-        channel.legend = alt.Legend(orient="top", title=None, columns=columns)
-    return chart.properties(width=300, height=220)
 
 
 records = [
@@ -203,22 +190,21 @@ records = [
     for whose, loss in zip(("own", "new"), both)
 ]
 y = alt.Y("loss:Q", title="loss, nats per token")
+places = [(250, "above"), (225, "above"), (100, "above right"), (250, "below")]
+names = dict(zip(looks, places))
+drawn = curves(records, alt.X("step:Q", title="step"), y, "run", looks, names)
 ends = {p: [f"{loss:.1f}" for loss in logs[p][-1][1:]] for p in logs}
 show(
-    narrow(curves(records, alt.X("step:Q", title="step"), y, "run", looks)),
+    drawn.properties(width=300, height=220),
     alt=f"Without dropout the loss on new pairs turns and ends at {ends[0.0][1]} while the loss on its own pairs goes to {ends[0.0][0]}. With dropout {rate} the loss on new pairs ends at {ends[rate][1]}.",
 )
 
 # %% [markdown]
-# It learns its own pairs more slowly and new ones better: its loss on them is lower than the first model's ever was, and hasn't turned up again.
-#
 # ### Why must I call `model.eval()`?
 #
 # Because dropout must be off when the model is used. `eval` flips the switch `training` in each module; it has nothing to do with gradients, which `torch.no_grad()` turns off. If you forget it, the model still translates, a little worse, and differently each time:
 
 # %%
-from torch import nn
-
 layer = nn.Dropout(0.3)
 torch.manual_seed(0)
 print("in training:  ", *[layer(x).numpy().round(2) for _ in range(2)])
@@ -228,11 +214,9 @@ print("in evaluation:", *[layer(x).numpy().round(2) for _ in range(2)])
 # %% [markdown]
 # ### Where is dropout in the Transformer?
 #
-# The paper names two places: the output of each sub-layer, before it is added to the residual stream, and the sum of embedding and position, on both sides. In the base model that makes $6 \cdot 2$ in the encoder, $6 \cdot 3$ in the decoder, and 2 at the bottom.
+# The paper names two places: the output of each sub-layer, before it is added to the residual stream, and the sum of embedding and position, on both sides. Only there, at the bottom, does dropout hit the residual stream itself. In the layers it hits what a sub-layer *adds*, so where a component is dropped, the stream passes through unchanged.
 #
-# Only at the bottom does dropout hit the residual stream itself. In the layers it hits what a sub-layer *adds*, so where a component is dropped, the stream passes through unchanged.
-#
-# The rate should be higher where there is less text for each weight. The paper takes 0.1 for base and 0.3 for the larger model, big; for big on the French corpus, with eight times as many pairs, 0.1 is enough. What is at stake for base is in its Table 3: the score of the translations ([BLEU](20_evaluation.ipynb#the-tool-and-its-signature), higher is better) is 24.6 without dropout, 25.8 with 0.1, 25.5 with 0.2.
+# The rate should be higher where there is less text for each weight. The paper takes 0.1 for base and 0.3 for the larger model, big; for big on the French corpus, with eight times as many pairs, 0.1 is enough. Its Table 3 says what is at stake: base has a [BLEU](20_evaluation.ipynb#the-tool-and-its-signature) (higher is better) of 24.6 without dropout, 25.8 with 0.1, 25.5 with 0.2.
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -249,8 +233,6 @@ if CHECKING:
 # %% [markdown]
 # ## Label smoothing
 #
-# The other remedy changes what the model is asked to say.
-#
 # ### Why smooth the labels?
 #
 # With plain cross-entropy, a model is never done. To give the right word 100%, its logit would have to be infinitely far above the others:
@@ -261,7 +243,7 @@ for lead in (2, 5, 10, 15):
     print(f"{lead:2} above 999 others: probability {p:.4f}, loss {-math.log(p):.4f}")
 
 # %% [markdown]
-# From a lead of 10 on, the model says 96% and better, and the loss still pays for more. Yet there is seldom one right word. After *the black cat*, the training text happens to have `likes`, where `loves` would do as well. A model that bets everything on the one has learned an accident.
+# Even at 96% the loss still pays for more. Yet there is seldom one right word. After *the black cat*, the training text happens to have `likes`, where `loves` would do as well. A model that bets everything on the one has learned an accident.
 #
 # **Label smoothing** takes a share $\epsilon$ of the probability from the right word $y$ and deals it out evenly to all $|V|$ words of the vocabulary. The bracket is 1 for the right word and 0 for all others:
 #
@@ -298,7 +280,7 @@ show_steps({f"ε = {s}": labels_chart(s) for s in (0.0, 0.1, 0.3)}, "How much?",
 # %% [markdown]
 # **Exercise 1. Write it first** (★, 10 min). Before you read on, write `smoothed_loss(logits, labels, smoothing)`: the mean of $-\sum_v q_v \log p_v$ over all rows whose label is not 0, which is padding. `print(check("smoothed_loss", yours))` says whether it is right, with `check` from `annotated_transformer`.
 #
-# The loss is the cross-entropy of $q$ with the model's distribution $p$, and one can write it as it stands:
+# The loss is the cross-entropy of $q$ with the model's distribution $p$, and we can write it as it stands:
 
 
 # %%
@@ -314,7 +296,7 @@ def loss_by_hand(logits, labels, smoothing):
 
 
 # %% [markdown]
-# PyTorch has the same in one call, which does not build $q$, and this is the one that the package takes. It returns a sum, because [an update divides](18_training.ipynb#the-mean-over-all-tokens) by the tokens of all its batches.
+# PyTorch has the same in one call, which does not build $q$. Ours returns a sum, because [an update divides](18_training.ipynb#the-mean-over-all-tokens) by the tokens of all its batches.
 
 # %% tags=["export", "hide-input"]
 import torch.nn.functional as F
@@ -359,7 +341,7 @@ if CHECKING:
 # %% [markdown]
 # ### Padding doesn't count
 #
-# Where the label is padding, nothing is asked, so whatever the logits are there, the loss must not move. We replace them by noise:
+# Where the label is padding, nothing is asked. If we replace the logits there by noise, the loss must not move:
 
 # %%
 noise = 100 * torch.randn_like(logits)
@@ -394,7 +376,7 @@ if CHECKING:
 # | 0.05, 0.05, 0.05, 0.85 | 0.05, 0.05, 0.05, −0.15 | 0, 0, 0, 0 |
 # | 0.01, 0.01, 0.01, 0.97 | 0.01, 0.01, 0.01, −0.03 | −0.04, −0.04, −0.04, 0.12 |
 #
-# Descent moves against the gradient. In the last row the hard label still raises the right word, while the smoothed one lowers it again.
+# Descent moves against the gradient. In the last row the hard label still raises the right word, and the smoothed one lowers it again.
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -427,7 +409,7 @@ if CHECKING:
 #
 # With 37,000 words, the right one adds $0.9 \cdot 0.1054 = 0.095$ and the many small shares add $0.1 \cdot \log 370{,}000 = 1.282$, together 1.38 nats per token. Whatever a model pays above that is the **Kullback-Leibler divergence** $\operatorname{KL}(q \,\|\, p)$, which some programs report instead. The **perplexity** leaves smoothing aside: it is $e$ to the power of the plain loss $-\log p_y$.
 #
-# Here are both for four models. Each gives the right word the probability $c$, and shares the rest evenly among the other words; the first knows nothing, so its $c$ is 1/37,000. Which of them has the lowest smoothed loss?
+# Here are both for four models. Each gives the right word the probability $c$, and shares the rest evenly among the other words; the first knows nothing. Which of them has the lowest smoothed loss?
 
 # %%
 V = 37_000
@@ -448,15 +430,13 @@ if CHECKING:
     assert abs(-(small * small.log()).sum() - 1.15) < 0.005
 
 # %% [markdown]
-# Read the last two rows. By its perplexity, the model that says 99.99% is the better one; by the smoothed loss it is the worse one, because it said more than it was asked to say. So smoothing costs perplexity, in the paper 4.92 instead of 4.67 (Table 3, row D). And two smoothed losses can be compared only if vocabulary and $\epsilon$ are the same; for perplexities the same vocabulary is enough.
+# By its perplexity, the model that says 99.99% is the best one; by the smoothed loss it is worse than even the one that says 50%, because it said more than it was asked to say. So smoothing costs perplexity, in the paper 4.92 instead of 4.67 (Table 3, row D). And two smoothed losses can be compared only if vocabulary and $\epsilon$ are the same; for perplexities the same vocabulary is enough.
 #
 # ### What smoothing does to a model
 #
-# In the paper smoothing *gains* half a point of BLEU, 25.8 against 25.3, in spite of the worse perplexity. Does it do so here? `python -m benchmarks.experiments.smoothing` trains the model of this chapter on 5,000 pairs, none seen twice, without dropout, once with hard labels and once with smoothing, from six seeds. Its log has what each of them does with 200 held-out sentences: perplexity, BLEU, the confidence in the best word, and how often that word is right.
+# In the paper smoothing *gains* half a point of BLEU, 25.8 against 25.3, in spite of the worse perplexity. Does it do so here? `python -m benchmarks.experiments.smoothing` trained the model of this chapter on 5,000 pairs, none seen twice, without dropout, with hard labels and with smoothing, from six seeds each. Its log has what they do with 200 held-out sentences: perplexity, BLEU, the confidence in the best word, and how often that word is right.
 
 # %%
-from benchmarks.common import read_log
-
 _, *lines = read_log("smoothing")
 hard, soft = ([r for r in lines if r["smoothing"] == s] for s in (0.0, 0.1))
 for name in ("perplexity", "bleu", "says", "is_right"):
@@ -476,13 +456,13 @@ if CHECKING:
     assert round(said, 2) == 0.65 and round(done, 2) == 0.77
 
 # %% [markdown]
-# As in the paper, the perplexity gets worse and the translations get better, by 5.2 points with a 95% interval of ± 2.1. That is a toy language after 300 steps, so take from it the direction and not the size.
+# As in the paper, the perplexity gets worse and the translations get better. That is a toy language after 300 steps, so take from it the direction and not the size.
 #
 # Is the smoothed model more honest? Not here, where no sentence was seen twice: it says 65% and is right 77% of the time. After long training, when a model promises too much, smoothing brings it nearer to the truth, as {cite:t}`muller2019when` measure.
 #
 # ### The loss as a module
 #
-# For training, model and loss are put into one module. The decoder reads the target without its last token, and the labels are the target without its first, [one position apart](10_transformer.ipynb#the-target-shifted-by-one). Logits are computed only where the label is a real word, which saves work, because the matrix that makes them is the largest of the model.
+# For training, model and loss are put into one module. The decoder reads the target without its last token, and the labels are the target [without its first](10_transformer.ipynb#the-target-shifted-by-one). Logits are computed only where the label is a real word, which saves work, because the matrix that makes them is the largest of the model.
 
 
 # %% tags=["export"]
@@ -558,11 +538,11 @@ if CHECKING:
 #
 # ### Two more places
 #
-# Many programs also drop attention weights, and inside the feed-forward network, after the ReLU. The first isn't mentioned for translation, though section 6.3 tunes it for parsing; the second isn't mentioned at all. In tensor2tensor, the authors' code, both were 0 in the first settings for translation and 0.1 later. Ours are options that are off by default; what they change in short runs is among the [departures](../book/departures.md#the-model).
+# Many programs also drop attention weights, and inside the feed-forward network, after the ReLU. The first isn't mentioned for translation, though section 6.3 tunes it for parsing; the second isn't mentioned at all. In tensor2tensor, the authors' code, both were 0 in the first settings for translation and 0.1 later. Ours are options, off by default; what they change in short runs is among the [departures](../book/departures.md#the-model).
 #
 # ### What about weight decay?
 #
-# **Weight decay** pulls every weight toward zero a little in each step. The paper doesn't mention it, and we leave it out. If the pull is added to the gradient, Adam divides it by that gradient's usual size, so weights with small gradients are pulled hardest. Today's default, [AdamW](16_schedule.ipynb#what-do-models-of-today-use), keeps the two apart. Where it is used, biases and the gains of norms are usually spared, because a gain pulled to 0 would silence its norm.
+# **Weight decay** pulls every weight toward zero a little in each step. The paper doesn't mention it, and we leave it out. Today's default, [AdamW](16_schedule.ipynb#what-do-models-of-today-use), keeps the pull apart from the gradient. Biases and the gains of norms are usually spared, because a gain pulled to 0 would silence its norm.
 #
 # ### Who gets a share
 #
@@ -575,8 +555,6 @@ if CHECKING:
 # | all but the right one and `<pad>` (Harvard's [Annotated Transformer](https://nlp.seas.harvard.edu/annotated-transformer/)) | 0.9 | 0.0167 | 0 |
 #
 # In a vocabulary of thousands they are nearly the same. It matters when you compare two programs number by number.
-#
-# (Harvard's page also draws its loss for a made-up distribution in which `<pad>` has probability exactly 0, whose logarithm times a share of 0 is NaN. Logits never get there, which is one reason why our loss takes them.)
 #
 # ## Sources
 #

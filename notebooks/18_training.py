@@ -9,7 +9,7 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 #
 # This chapter trains the model, from a single update to a translator of captions with a BLEU score (sections 5.1 to 5.4 of the paper).
 #
-# We have a model that knows nothing, and everything needed to teach it: [pairs](13_data.ipynb), [a tokenizer](14_tokenization.ipynb), [batches](15_batching.ipynb), [a learning rate](16_schedule.ipynb) and [a loss](17_regularization.ipynb). A loop joins them, and in its simplest form it has ten lines. Before you read on, make a guess: a small model, 29,000 German captions with their translations, one processor core, one minute. Will the model by then write English? Will what it writes have to do with the German?
+# We have a model that knows nothing, and everything needed to teach it: [pairs](13_data.ipynb), [a tokenizer](14_tokenization.ipynb), [batches](15_batching.ipynb), [a learning rate](16_schedule.ipynb) and [a loss](17_regularization.ipynb). A loop of ten lines joins them. Make a guess: a small model, 29,000 German captions with their translations, one processor core, one minute. Will the model by then write English? Will what it writes have to do with the German?
 
 # %% tags=["export", "hide-input"]
 from collections.abc import Iterable, Iterator
@@ -42,7 +42,7 @@ from annotated_transformer.batching import collate, encode_pairs
 from annotated_transformer.own_data import multi30k
 from annotated_transformer.schedule import learning_rate
 from annotated_transformer.transformer import parameter_count
-from benchmarks.common import RESULTS
+from benchmarks.common import RESULTS, read_log
 from book.figures import (
     AMBER,
     INK,
@@ -58,7 +58,7 @@ from book.figures import (
     words_at,
 )
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-update", "caption": "What happens in one update? A batch of pairs goes up through the model, the loss compares what it says with the words that come next, and the gradient tells each weight which way to move. The optimizer moves them all a little, at the rate that the schedule gives for this step. Then comes the next batch."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-update", "caption": "What happens in one update? The loss compares what the model says of a batch with the words that come next, and the gradient tells each weight which way to move. The optimizer moves them all a little. Then comes the next batch."}}
 parts = [
     box(20, 200, 130, 44, "batch", "batching", "15_batching.html"),
     box(20, 110, 130, 44, "Transformer", "the model", "10_transformer.html"),
@@ -90,8 +90,6 @@ show_drawing(
 # Each turn of the loop makes one update of the weights, against the gradient of the mean loss over all real target tokens (all but padding) of its sentences $b$:
 #
 # $$ \text{loss} = \frac{\sum_b \sum_t \text{loss}_{bt}}{\sum_b \text{tokens}_b} $$ (eq-token-mean)
-#
-# In code:
 
 
 # %%
@@ -109,9 +107,9 @@ def train_simply(model, stream, steps, report):
 
 
 # %% [markdown]
-# `SmoothedLoss` returns a sum, so we divide it by the number of tokens. At width 128 and with a warm-up of 300 steps, the paper's formula would climb to $1 / \sqrt{128 \cdot 300} = 0.005$. We let it end at 0.003, which is well below [the rate that broke a small model](16_schedule.ipynb#what-a-constant-rate-does).
+# `SmoothedLoss` returns a sum, so we divide it by the number of tokens. The peak of the rate is well below [the one that broke a small model](16_schedule.ipynb#what-a-constant-rate-does).
 #
-# The captions are those of Multi30k, from German to English, with a joint vocabulary of 4,000. The model is `tiny`, without dropout. (Our base model has 63.05 million parameters, 44 times as many.)
+# The model is `tiny`, without dropout. (Our base model has 63.05 million parameters, 44 times as many.)
 
 # %%
 pairs, val, test = (multi30k(name) for name in ("train", "val", "test_2016_flickr"))
@@ -119,10 +117,10 @@ tokenizer = Tokenizer.train(pairs, vocabulary_size=4000)
 corpus = encode_pairs(tokenizer, pairs)
 torch.manual_seed(0)
 model = Transformer(preset("tiny", vocabulary_size=len(tokenizer), dropout=0.0))
-print(f"{len(pairs):,} pairs to learn from, {parameter_count(model):,} parameters")
+print(f"{parameter_count(model):,} parameters")
 
 # %% [markdown]
-# What `train_simply` is to do after each update is up to `report`. Ours prints the mean loss of every 50 steps and keeps a copy of the weights, to look at later:
+# After each update `train_simply` calls `report`. Ours prints the mean loss of every 50 steps and keeps a copy of the weights, to look at later:
 
 # %%
 losses, copies = {}, {0: deepcopy(model.state_dict())}
@@ -144,11 +142,9 @@ train_simply(model, batches(corpus, 768, seed=0, epoch=0), 200, watch)
 print(f"200 steps in {time.perf_counter() - start:.0f} s")
 
 # %% [markdown]
-# Within a minute or so the loss has come down from nearly 9 to about 5. The whole run takes 2,000 updates and was made once, by `python -m benchmarks.experiments.captions`, which wrote a log. In the figure our 200 steps lie on its curve.
+# The whole run takes 2,000 updates and was made once, by `python -m benchmarks.experiments.captions`, which wrote a log. In the figure our 200 steps lie on its curve.
 
 # %%
-from benchmarks.common import read_log
-
 settings, *history, found = read_log("captions")
 checks = [line for line in history if "score" in line]  # every 250 steps
 
@@ -196,7 +192,7 @@ learning_curves(
 )
 
 # %% [markdown]
-# What the curves mean is easier to see in what the model writes. This is a validation caption, which it never trains on:
+# What do the curves mean? Here is a validation caption, which the model never trains on:
 
 # %%
 print("German:   ", val[2].source)
@@ -210,7 +206,7 @@ print("reference:", val[2].target)
 #
 # ## Captions it has never seen
 #
-# The next translations are by the weights that scored best in validation, those of step 1,750. We take every two-hundredth test caption, to pick neither the good ones nor the bad ones.
+# The next translations are by the weights that scored best in validation. We take every two-hundredth test caption, to pick neither the good ones nor the bad ones.
 
 # %%
 for pair, written in zip(test[::200], found["translations"][::2]):
@@ -218,7 +214,7 @@ for pair, written in zip(test[::200], found["translations"][::2]):
 print(f"BLEU on all {len(test):,}, greedy: {found['bleu']:.1f} {found['signature']}")
 
 # %% [markdown]
-# **BLEU** {cite:p}`papineni2002bleu` counts the runs of one to four words that a translation shares with a human's, from 0 to 100; [evaluation](20_evaluation.ipynb#the-tool-and-its-signature) is about it, and about the signature that sacreBLEU {cite:p}`post2018call` prints. The frame of a sentence is right most of the time. Rare words are not, because the model has seen each a few times only, and spells what it doesn't know from pieces.
+# **BLEU** {cite:p}`papineni2002bleu` counts the runs of one to four words that a translation shares with a human's, from 0 to 100; [evaluation](20_evaluation.ipynb#the-tool-and-its-signature) is about it, and about the signature that sacreBLEU {cite:p}`post2018call` prints. The frame of a sentence is mostly right. Rare words are not, because the model has seen each only a few times.
 #
 # And does it read the German? We test it as we tested [the model that was stuck](16_schedule.ipynb#the-height-of-a-loss-that-is-stuck), with the source of a neighbor:
 
@@ -232,7 +228,11 @@ if CHECKING:
     assert min(list(found["averages"].values())[1:]) > found["averages"]["1"] + 2.5
 
 # %% [markdown]
-# It does. (The gap doesn't measure how much it *learns* from the German: a neighbor's is worse than none, because the model believes it.)
+# It does.
+#
+# :::{margin}
+# The gap doesn't measure how much it *learns* from the German: a neighbor's is worse than none, because the model believes it.
+# :::
 #
 # ## What averaging checkpoints brings
 #
@@ -245,13 +245,13 @@ for last, score in found["averages"].items():
 # %% [markdown]
 # All three means beat the last checkpoint, so a gain is likely; but this is one run and 200 captions, and late in it the score on 100 captions moves by up to 2.8 points from one validation to the next, so its size is open.
 #
-# The rest of the chapter makes the loop fit for real work: larger updates than memory can hold, settings, validation, and checkpoints of its own.
+# The rest of the chapter makes the loop fit for real work.
 #
 # ## The mean over all tokens
 #
-# Take two sentences. One has 5 tokens and a loss of 10 in all, the other 20 tokens and a loss of 60. The mean over tokens, {eq}`eq-token-mean`, is $(10 + 60) / 25 = 2.8$. The mean of the two means is $(10/5 + 60/20) / 2 = 2.5$, where a token of the short sentence counts four times as much as one of the long sentence. So sums and counts are kept apart and divided at the last moment.
+# Take two sentences. One has 5 tokens and a loss of 10 in all, the other 20 tokens and a loss of 60. The mean over tokens, {eq}`eq-token-mean`, is $(10 + 60) / 25 = 2.8$. The mean of the two means is $(10/5 + 60/20) / 2 = 2.5$, where a token of the short sentence counts four times as much as one of the long sentence. So sums and counts are kept apart until the end.
 #
-# The difference matters most where one update is made of several batches. The paper's 25,000 tokens fit on a large GPU and not on a small one. With gradient **accumulation** you run the batches one after the other, add up their gradients, and update once. PyTorch does the adding: `backward` adds to what is in `.grad` already, and frees what the forward pass of its batch has kept, so ten batches need the memory of one.
+# The difference matters most where one update is made of several batches, because the paper's 25,000 tokens don't fit on a small GPU. With gradient **accumulation** you run the batches one after the other, add up their gradients, and update once. PyTorch does the adding: `backward` adds to what is in `.grad` already, and frees what the forward pass of its batch has kept, so ten batches need the memory of one.
 #
 # **Exercise 1. Write it first** (★★, 20 min). Before you read on, change `train_simply` so that each update is made of a list of batches, with the mean of {eq}`eq-token-mean`. By which number do you divide, and when do you know it?
 #
@@ -310,46 +310,44 @@ def training_step(
 
 
 # %% [markdown]
-# Is the update of three small batches that of the large one? We compare them, from the same start, in double precision and with plain gradient descent in Adam's place, which moves the weights by the gradient itself:
+# Is the gradient of three small batches that of the large one? We compare them at the same weights, in double precision:
 
 
 # %% tags=["nbval-ignore-output"]
-from torch.nn.utils import parameters_to_vector
-
-
-def moved(*parts):
-    """Return how far one update with these batches moves the weights."""
+def gradient(*parts):
+    """Return the gradient of one update with these batches, as one long vector."""
     torch.manual_seed(3)
     shape = preset("tiny", layers=1, vocabulary_size=len(tokenizer), dropout=0.0)
     small = Transformer(shape).double()
-    before = parameters_to_vector(small.parameters()).detach()
     (group,) = group_batches(parts, size=len(parts))
-    descent = torch.optim.SGD(small.parameters(), lr=1.0)
-    training_step(SmoothedLoss(small), group, descent)
-    return parameters_to_vector(small.parameters()).detach() - before
+    training_step(SmoothedLoss(small), group, Adam(small.parameters()))
+    return torch.cat([weight.grad.flatten() for weight in small.parameters()])
 
 
 some = [corpus[n] for n in range(12)]
-large = moved(collate(some))
+large = gradient(collate(some))
 parts = [collate(some[:2]), collate(some[2:7]), collate(some[7:])]
-means = sum(moved(part) for part in parts) / 3
-off = (moved(*parts) - large).norm() / large.norm()
+off = (gradient(*parts) - large).norm() / large.norm()
+of_means = (sum(map(gradient, parts)) / 3 - large).norm() / large.norm()
 print(f"three batches, one update: off by {off:.0e}")
-print(f"the mean of their means:   off by {(means - large).norm() / large.norm():.0%}")
+print(f"the mean of their means:   off by {of_means:.0%}")
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    assert off < 1e-12
-    assert 0.1 < (means - large).norm() / large.norm() < 0.3
+    assert off < 1e-12 and 0.1 < of_means < 0.3
 
 # %% [markdown]
-# The group is right to the last digits, and the mean of the three means is off by about a fifth. (That mean is what Hugging Face's Trainer computed until October 2024, by [their account](https://github.com/huggingface/blog/pull/2414).)
+# The group is right to the last digits, and the mean of the three means is off by about a fifth.
+#
+# :::{margin}
+# That mean is what Hugging Face's Trainer computed until October 2024, by [their account](https://github.com/huggingface/blog/pull/2414).
+# :::
 #
 # The **norm** of the gradient is its length as one long vector. A gradient longer than `grad_clip` is shortened to it and keeps its direction; the paper doesn't mention that, and by default it is off.
 #
 # ### A gradient that is NaN
 #
-# Why refuse an update? Suppose an overflow somewhere leaves one number of a gradient `nan`. Adam writes it into one weight. In the next forward pass that weight reaches every logit, so the loss is `nan`, so is nearly every gradient, and after the second update nearly every weight. Therefore the check must come *before* the weights change. The run ends there, because when the rate is too high, the next hundred batches are bad as well, and a loop that skips them learns nothing.
+# Suppose an overflow somewhere leaves one number of a gradient `nan`. Adam writes it into one weight. In the next forward pass that weight reaches every logit, so the loss is `nan`, so is nearly every gradient, and after the second update nearly every weight. Therefore the check must come *before* the weights change. The run ends there, because when the rate is too high, the next hundred batches are bad as well.
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -364,13 +362,14 @@ if CHECKING:
                 torch.nan
             )
         descent.step()
-    lost = parameters_to_vector(careless.parameters()).isnan().double().mean()
+    weights = torch.cat([weight.flatten() for weight in careless.parameters()])
+    lost = weights.isnan().double().mean()
     assert lost > 0.9
 
 # %% [markdown]
 # ## The settings
 #
-# A run's **hyperparameters** stand in one class, with defaults for a small model. An update sees up to `max_tokens` times `grad_accum_steps` tokens per side, about 25,000 in the paper. How well the model learns depends on the product, how much memory it takes on `max_tokens` alone. (`precision` and `compile` are for [speed](26_speed.ipynb#the-fast-loss), `keep_checkpoints` and `patience` for [the trainer](29_trainer.ipynb).)
+# A run's **hyperparameters** are in one class. An update sees up to `max_tokens` times `grad_accum_steps` tokens per side, about 25,000 in the paper. How well the model learns depends on the product, how much memory it takes on `max_tokens` alone. (`precision` and `compile` are for [speed](26_speed.ipynb#the-fast-loss), `keep_checkpoints` and `patience` for [the trainer](29_trainer.ipynb).)
 
 
 # %% tags=["export"]
@@ -407,7 +406,7 @@ class TrainingConfig:
 # %% [markdown]
 # ## Whether it gets better
 #
-# The training loss falls even when a model [learns its sentences by heart](17_regularization.ipynb#learning-by-heart). So every now and then we measure on pairs that it doesn't learn from, without dropout and without smoothing, though still with the right words as input. The exponential of this **validation loss** is the perplexity. It adds up losses and tokens as an update does:
+# The training loss falls even when a model [learns its sentences by heart](17_regularization.ipynb#learning-by-heart). So now and then we measure on pairs that it doesn't learn from, without dropout and without smoothing, though still with the right words as input. The exponential of this **validation loss** is the perplexity.
 
 
 # %% tags=["export"]
@@ -445,14 +444,12 @@ def make_adam(model: nn.Module) -> Adam:
 
 
 # %% [markdown]
-# And here is `train_simply`, grown up: groups, settings, validation, and checkpoints on disk. A checkpoint that a run can go on from holds Adam's two averages of each weight as well, and the number of updates made.
+# And here is `train_simply`, grown up. A checkpoint that a run can go on from holds Adam's two averages of each weight as well, and the number of updates made.
 
 # %% tags=["nbval-ignore-output"]
 folder = Path(mkdtemp())
 watched = encode_pairs(tokenizer, val[:100])
-config = TrainingConfig(
-    steps=10, max_tokens=768, grad_accum_steps=2, warmup=5, save_every=5
-)
+config = TrainingConfig(steps=10, warmup=5, save_every=5, grad_accum_steps=2)
 torch.manual_seed(config.seed)
 fresh = Transformer(preset("tiny", vocabulary_size=len(tokenizer)))
 loss, adam = SmoothedLoss(fresh, config.label_smoothing), make_adam(fresh)
@@ -471,10 +468,10 @@ for step, group in zip(range(1, config.steps + 1), groups):
 # %% tags=["remove-cell"]
 if CHECKING:
     assert torch.load(folder / "10.pt", weights_only=True)["step"] == 10
-    assert validation_loss(fresh, watched, 768) < 8.8
+    assert validation_loss(fresh, watched, 384) < 8.8
 
 # %% [markdown]
-# `batches` without a seed and an epoch gives the first epoch of seed 0; a longer run chains one epoch to the next. A run of hours also needs a log, and a way to go on after it was stopped. None of this touches the update: `train`, which [the trainer](29_trainer.ipynb) builds and which made the log of this chapter, runs the loop that you see here.
+# A longer run chains one epoch to the next, and a run of hours needs a log, and a way to go on after it was stopped. None of this touches the update: `train`, which [the trainer](29_trainer.ipynb) builds and which made the log of this chapter, runs the loop that you see here.
 #
 # ## What to remember
 #
@@ -526,7 +523,7 @@ if CHECKING:
 #
 # ### When attention forms
 #
-# Attention forms earlier than the translations suggest. A row of {numref}`fig-forming` asks: to write this English word, where did the model look? Up to step 50 all rows are alike and nearly even. At step 100 there is a first link, from `man` to `Mann`; at step 500 `sleeping`, `green` and `couch` look at their translations as well. Where to look comes before what to say: at step 250 the model's own translation of this caption is still *A man in a large large large ...*
+# A row of {numref}`fig-forming` asks: to write this English word, where did the model look? Up to step 50 all rows are alike and nearly even. At step 100 there is a first link, from `man` to `Mann`; at step 500 `sleeping`, `green` and `couch` look at their translations as well. Where to look comes before what to say: at step 250 the model's own translation of this caption is still *A man in a large large large ...*
 
 # %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-forming", "caption": "When does attention become useful? Cross-attention of the last layer on one validation caption, mean of its heads; steps 0 to 200 from the run on this page, the others from the log. Choose a step. An empty cell is a weight of 0, a full one 0.6 or more. Each row is labeled with the word that is to be written there."}}
 example = collate([*encode_pairs(tokenizer, [val[1]])])
@@ -571,11 +568,11 @@ if CHECKING:
 # %% [markdown]
 # ### Why is the training loss above the validation loss?
 #
-# {numref}`fig-loss` draws two different things. The training loss has smoothed labels and can't get below [their entropy](17_regularization.ipynb#why-does-my-loss-stop-above-1), 1.15 for 4,000 words; the validation loss has hard labels and no such floor. And the training loss is a mean over the last 50 steps, over models that knew a little less. With dropout it would be higher still.
+# The training loss has smoothed labels and can't get below [their entropy](17_regularization.ipynb#why-does-my-loss-stop-above-1), 1.15 for 4,000 words; the validation loss has hard labels and no such floor. And the training loss is a mean over the last 50 steps, over models that knew a little less. With dropout it would be higher still.
 #
 # ### The captions model
 #
-# A few minutes aren't enough for a good translation. The model that the next chapters decode, score and take apart was first trained by the same loop for 8,000 updates, some five hours on one core. The mean of its last four checkpoints has 40.5 BLEU on the validation captions, with a beam of 4. By then more of the same pairs brought little ({numref}`fig-long`; its scores are greedy, and of single checkpoints). The book's everyday models translated each side once into the other language, and these pairs joined the real ones, which is **data diversification** {cite:p}`nguyen2020data`. After 6,000 more updates the mean of the last four has 42.8; part of the gain may come from elsewhere, since the two translators have read more than captions. It reads its German, too: on 100 validation captions its loss is 1.63, with a neighbor's German 5.89. All commands are in the model's [card](https://github.com/annotated-transformer/annotated-transformer/blob/main/annotated_transformer/pretrained/captions-de-en/README.md).
+# The model that the next chapters decode, score and take apart was first trained by the same loop for 8,000 updates, some five hours on one core. The mean of its last four checkpoints has 40.5 BLEU on the validation captions, with a beam of 4. By then more of the same pairs brought little ({numref}`fig-long`; its scores are greedy, and of single checkpoints). So the book's everyday models translated each side once into the other language, and these pairs joined the real ones, which is **data diversification** {cite:p}`nguyen2020data`. After 6,000 more updates the mean of the last four has 42.8; part of the gain may come from elsewhere, since the two translators have read more than captions. It reads its German, too: on 100 validation captions its loss is 1.63, with a neighbor's German 5.89. All commands are in the model's [card](https://github.com/annotated-transformer/annotated-transformer/blob/main/annotated_transformer/pretrained/captions-de-en/README.md).
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-long", "caption": "How long does it pay to train? The first training of the captions model that comes with this book: loss, and BLEU on validation captions. The training loss has dropout and label smoothing, which raise it above the validation loss. BLEU is at 29 after nine epochs, at 36 after eighteen, and near 39 from epoch 26 on. The spike at epoch 21 is a single batch, before an interruption."}}
 home = files("annotated_transformer") / "pretrained" / "captions-de-en"

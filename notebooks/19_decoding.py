@@ -15,7 +15,7 @@ from book.machine import show_machine
 show_machine("decoding")
 
 # %% [markdown]
-# A trained model doesn't translate. Given a German sentence and the English words so far, it returns a probability for every word that could come next. Something else has to choose one, append it, and ask again. The obvious choice is the model's favorite. We try it on *Der Mann ist auf dem Sofa eingeschlafen*: the man has fallen asleep on the couch. The model is the [captions model](18_training.ipynb#the-captions-model) that comes with the package.
+# A trained model doesn't translate. Given a German sentence and the English words so far, it returns a probability for every word that could come next. Something else has to choose one, append it, and ask again. The obvious choice is the model's favorite. We let the [captions model](18_training.ipynb#the-captions-model) translate *Der Mann ist auf dem Sofa eingeschlafen* like that: the man has fallen asleep on the couch.
 
 # %% tags=["export", "hide-input"]
 from typing import NamedTuple
@@ -38,7 +38,6 @@ from annotated_transformer.transformer import Transformer, evaluating
 import math
 from functools import lru_cache
 from heapq import nlargest
-from itertools import product
 from time import process_time
 
 import altair as alt
@@ -70,7 +69,7 @@ caption = "Der Mann ist auf dem Sofa eingeschlafen."
 next_words = model_for(caption)
 
 # %% [markdown]
-# `next_words` takes the tokens written so far and returns the probability of every possible next token. (Most tokens are whole words, so we call them words.) **Greedy search** takes the most probable word each time:
+# `next_words` takes the tokens written so far and returns these probabilities. (Most tokens are whole words, so we call them words.) **Greedy search** takes the most probable word each time:
 
 
 # %% tags=["nbval-ignore-output"]
@@ -91,7 +90,7 @@ if CHECKING:
 # %% [markdown]
 # Each word was the best on offer, and the sentence is broken. At which word did it go wrong? Decide before you look at the figure.
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-fork", "caption": "Where does greedy search go wrong? Two ways to write the sentence, and the probability of each word after the words above it. The titles give the product of the column. Left: greedy search. Right: another sentence."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-fork", "caption": "Where does greedy search go wrong? Two ways to write the sentence, and the probability of each word after the words above it. The titles give the product of the column."}}
 
 
 def column(title, ids):
@@ -129,7 +128,7 @@ if CHECKING:
 # %% [markdown]
 # ## What greedy search misses
 #
-# After *The man is*, the model gives `on` 0.62 and `asleep` 0.09. Greedy search takes `on` and is now committed to the order of the German. When `asleep` is due, there is no good place left for it. The other sentence accepts the 0.09 and has an easy way from there.
+# After *The man is*, the model gives `on` 0.62 and `asleep` 0.09. Greedy search takes `on`, and in the German order there is no good place left for `asleep`. The other sentence accepts the 0.09 and has an easy way from there.
 #
 # What counts is the probability of the whole sentence $Y$ given the source $X$, the product of the bars. Long products vanish in 32 bits, so we add logarithms, which keep the order:
 #
@@ -195,7 +194,7 @@ if CHECKING:
     for text, numbers in by_hand.items():
         assert max(abs(a - b) for a, b in zip(grown[text], numbers)) < 0.002
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-beam-tree", "caption": "Which sentences does a beam of 3 consider? Each row is a step, sorted by the log-probability of all words so far. Lines lead from a hypothesis to its continuations; three are kept, the others (gray, dashed) are pruned, and only the first of those are drawn. A finished one (purple) holds its place. The thick path wins. Recorded from the trained model."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-beam-tree", "caption": "Which sentences does a beam of 3 consider? Each row is a step, sorted by the log-probability of all words so far. Lines lead from a hypothesis to its continuations; three are kept, the others (gray, dashed) are pruned, and only the first of those are drawn. A finished one (purple) holds its place. The thick path wins."}}
 ask = lru_cache(next_words)
 rounds = len(another)
 best_at = {n: search(ask, 3, limit=n) for n in range(rounds + 1)}
@@ -309,11 +308,11 @@ if CHECKING:
     assert abs(total + 3.13) < 0.01
 
 # %% [markdown]
-# A beam of 1 is greedy search. A second hypothesis is enough for this sentence. Beam search promises nothing, though: a better sentence may begin with words that were pruned.
+# A beam of 1 is greedy search, and a second hypothesis is enough for this sentence. Beam search promises nothing, though: a better sentence may begin with words that were pruned.
 #
 # ### A hypothesis that ends
 #
-# Nothing was ever trained to follow `</s>`, so a hypothesis that has written it must not grow any more. In our search it keeps its place, so the others have `beam - len(finished)` places left, and when none is left, nothing grows any more. (The authors' search [frees the place](../book/departures.md#decoding).)
+# Nothing was ever trained to follow `</s>`, so a hypothesis that has written it must not grow. In our search it keeps its place in the beam, which leaves fewer for the others. (The authors' search [frees the place](../book/departures.md#decoding).)
 #
 # ## Why do searches prefer short sentences?
 #
@@ -335,7 +334,7 @@ if CHECKING:
 # %% [markdown]
 # The winner no longer says what the dogs do, only where they are. The second says it, if not quite rightly, with `wrestle`; it is one token longer and loses by 0.08.
 #
-# Every word multiplies the probability by a number below 1. If each has 0.5, then 5 words have a log-probability of $5 \ln 0.5 = -3.5$ and 10 words $-6.9$: the longer sentence is 32 times less probable although no word in it is worse.
+# Every word multiplies the probability by a number below 1. If each has 0.5, ten words are $2^5 = 32$ times less probable than five, although none of them is worse.
 #
 # The paper divides the log-probability by a **length penalty**, which it takes from GNMT {cite:p}`wu2016google`:
 #
@@ -344,7 +343,7 @@ if CHECKING:
 # \operatorname{lp}(n) = \left(\frac{5 + n}{6}\right)^{\alpha}
 # $$ (eq-length-penalty)
 #
-# It takes $\alpha = 0.6$ for translation and doesn't say what $n$ counts. Ours counts the tokens and the `</s>`, as the authors' code does.
+# It takes $\alpha = 0.6$ and doesn't say what $n$ counts. We count the tokens and the `</s>`, as the authors' code does.
 #
 # **Exercise 1. Write it first** (★, 5 min). Before you read on, write `length_penalty(length, alpha)` from the formula. `print(check("length_penalty", yours))` says whether it is right, with `check` from `annotated_transformer`. And whom does the penalty help, the short or the long?
 
@@ -356,87 +355,41 @@ def length_penalty(length: float, alpha: float) -> float:
 
 
 # %% tags=["nbval-ignore-output"]
-for alpha in (0.0, 0.6):
-    scores = {
-        tokenizer.decode(words): total / length_penalty(len(words), alpha)
-        for words, total in candidates
-    }
-    best = max(scores, key=scores.get)
-    print(f"alpha {alpha}: score {scores[best]:.2f}  {best}")
+for words, total in candidates:
+    divided = total / length_penalty(len(words), alpha=0.6)
+    print(f"{total:.3f} becomes {divided:.3f}  {tokenizer.decode(words)}")
 
 # %% tags=["remove-cell"]
 if CHECKING:
     assert check("length_penalty", length_penalty).passed
     assert abs(first / length_penalty(10, 0.6) + 2.265) < 0.004
     assert abs(second / length_penalty(11, 0.6) + 2.221) < 0.004
-    assert best == tokenizer.decode(second_words)
+    divided = [s / length_penalty(len(words), 0.6) for words, s in candidates]
+    assert max(divided) == divided[1]
 
 # %% [markdown]
-# The name misleads. Log-probabilities are negative, so dividing by a larger number brings a score closer to zero, which is *up*: the penalty helps the long. By hand: $\operatorname{lp}(10) = (15/6)^{0.6} = 1.733$ and $-3.925 / 1.733 = -2.265$; the next has $-4.001$ and length 11, and $-4.001 / 1.801 = -2.221$ wins.
+# The name misleads. Log-probabilities are negative, so dividing by a larger number brings a score closer to zero, which is *up*: the penalty helps the long. By hand: $\operatorname{lp}(10) = (15/6)^{0.6} = 1.733$ and $-3.925 / 1.733 = -2.265$. The second has length 11, and $-4.001 / 1.801 = -2.221$ wins.
 #
 # ### Where the penalty acts
 #
-# All hypotheses of one step are equally long and would be divided by the same number, so $\alpha$ can't change which of them stay in the beam. It decides which of the finished wins, and when the search may stop.
-#
-# ### The length limit
-#
-# Nothing forces a model to write `</s>`, and one that is lost may repeat three words forever. The paper's limit is the length of the input plus 50.
+# All hypotheses of one step are equally long, so $\alpha$ can't change which of them stay in the beam. It decides which of the finished wins, and when the search may stop.
 #
 # ## When a search may stop
 #
-# Often the best hypothesis finishes early, and poor ones run on. To stop at the *first* that finishes is tempting and wrong, because a longer one may score better, like the dogs that wrestle. A running score can still rise: a word of probability 1 adds $\ln 1 = 0$, and the longer sentence is divided by more.
+# Nothing forces a model to write `</s>`, and one that is lost may repeat three words forever. So the paper allows an output at most 50 tokens more than the input.
 #
-# How far? No logarithm is above 0, so a log-probability $s$ never gets larger. Being negative, it gains most from the largest divisor, that of the length limit $m$. So for $\alpha \ge 0$ the score never gets above
+# To stop at the first hypothesis that finishes is tempting and wrong, because a longer one may score better, like the dogs that wrestle. How far can the score of a running one still rise? Its log-probability $s$ can only fall. But being negative, it gains from a large divisor, and the largest is that of the length limit $m$. So for $\alpha \ge 0$ the score never gets above
 #
 # $$
 # \frac{s}{\operatorname{lp}(m)}
 # $$ (eq-bound)
 #
-# A safe rule stops when this is below the best finished score for every running hypothesis. Say the limit is 40, $\operatorname{lp}(40) = 7.5^{0.6} = 3.35$, and the best finished score $-1.2$. A running hypothesis at $-3$ may still reach $-3 / 3.35 = -0.90$, so the search goes on; one at $-5$ reaches $-1.49$ at best. The authors' code has this bound; the paper says only that decoding ends early where it can.
+# When this is below the best finished score for every running hypothesis, the search may stop. Say the limit is 40, with $\operatorname{lp}(40) = 7.5^{0.6} = 3.35$, and the best finished score is $-1.2$. A running hypothesis at $-3$ may still reach $-3 / 3.35 = -0.90$, so the search goes on; one at $-5$ reaches $-1.49$ at best.
 #
 # ## The KV cache
 #
 # Our loops send the whole beginning through the decoder again for every new word. For 20 words these are $1 + 2 + \dots + 20 = 210$ positions, where 20 would do.
-
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-cache", "caption": "What does a step compute? Rows are steps, columns positions. Without a cache (above) a step computes every position up to its own, and the total at the right of a row grows with the square of the length. With a cache (below) it computes one and reuses the keys and values of the others (outlined)."}}
-
-
-def work(n=8):
-    for way, cached in (("without a cache", False), ("with a cache", True)):
-        for step, position in product(range(1, n + 1), range(n)):
-            if position < step:
-                done = step if cached else step * (step + 1) // 2
-                fresh = not cached or position == step - 1
-                row = {"step": step, "position": position, "done": done, "fresh": fresh}
-                yield row | {"way": way}
-
-
-def grid(way):
-    base = alt.Chart(alt.Data(values=[r for r in work() if r["way"] == way]))
-    position = alt.X(
-        "position:O", title="position", axis=alt.Axis(orient="top", labelAngle=0)
-    )
-    step = alt.Y("step:O", title="step")
-    fill = alt.condition("datum.fresh", alt.value(SKY), alt.value(PAPER))
-    cells = base.mark_rect(stroke=SKY, strokeWidth=1.5, width=26, height=15)
-    cells = cells.encode(position, step, fill=fill)
-    last = base.transform_filter("datum.position == datum.step - 1")
-    total = last.mark_text(dx=28, align="left").encode(position, step, text="done:Q")
-    return (cells + total).properties(
-        width=250, height=160, title=f"{way}: positions computed so far"
-    )
-
-
-show(
-    alt.vconcat(grid("without a cache"), grid("with a cache"), spacing=24),
-    alt="Two triangles of eight steps. Without a cache all 36 cells are computed; with one, the 8 on the diagonal.",
-)
-
-# %% tags=["remove-cell"]
-if CHECKING:
-    assert sum(r["fresh"] for r in work()) == 36 + 8
-
-# %% [markdown]
+#
 # An old result can be reused only if no new word changes it. The [causal mask](04_masks.ipynb) guarantees that: in every layer, a position attends to itself and to those before it.
 #
 # What a new word needs from an old one is its **key** and its **value**, in every layer. Kept, they are the **KV cache**. (Old queries aren't needed, since only the newest word still asks.) [Multi-head attention](05_multi_head_attention.ipynb#the-module) does two things in one go, which we need apart: `project` makes keys and values, and `attend_to` lets queries look at them.
@@ -467,7 +420,7 @@ def attend_to(
 
 
 # %% [markdown]
-# Two helpers choose some rows of a cache and put new positions behind the old:
+# Two helpers choose rows of a cache and put new positions behind the old:
 
 
 # %% tags=["export"]
@@ -482,7 +435,7 @@ def lengthen(kv: KeysAndValues, new: KeysAndValues) -> KeysAndValues:
 
 
 # %% [markdown]
-# A decoder layer attends twice, so it has two caches. `cross_kv` holds the source and is computed once for each sentence; all hypotheses of the sentence share it. `self_kv` holds the words written so far, with a row for each hypothesis, and grows by one position in each step.
+# A decoder layer attends twice, so it has two caches. `cross_kv` holds the source; it is computed once, and all hypotheses of a sentence share it. `self_kv` holds the words written so far, with a row for each hypothesis, and grows by one position in each step.
 
 
 # %% tags=["export"]
@@ -520,11 +473,11 @@ class Cache:
 # %% [markdown]
 # ### When hypotheses change places
 #
-# Say a beam of 3 holds *the cat*, *a dog* and *one bird*, and the best continuations are *the cat sat*, *the cat ran* and *one bird flew*. Now *the cat ran* needs the keys and values of *the cat*, where those of *a dog* are stored. So `keep` gathers the rows of the parents, here 0, 0 and 2. Forget it, and nothing fails, because all shapes fit. But a hypothesis then looks back at the words of another, and its log-probability is that of no sentence at all (exercise 3).
+# Say a beam of 3 holds *the cat*, *a dog* and *one bird*, and the best continuations are *the cat sat*, *the cat ran* and *one bird flew*. Now *the cat ran* needs the keys and values of *the cat*, where those of *a dog* are stored. So `keep` gathers the rows of the parents, here 0, 0 and 2. Forget it, and no error tells you, but a hypothesis looks back at the words of another, and its log-probability is that of no sentence at all (exercise 3).
 #
 # ### One word through the decoder
 #
-# A step takes one new word for each hypothesis through the three sub-layers of [the decoder layer](09_layers.ipynb#the-decoder-layer). The word's key and value are added to the past *before* the word looks back, because it attends to itself as well. No mask is needed there, since the future that the causal mask hides doesn't exist yet.
+# A step takes one new word for each hypothesis through the three sub-layers of [the decoder layer](09_layers.ipynb#the-decoder-layer). The word's key and value are added to the past *before* the word looks back, because it attends to itself as well. It needs no mask, since the future that a mask would hide doesn't exist yet.
 
 
 # %% tags=["export"]
@@ -570,7 +523,7 @@ def next_logits(model: Transformer, tokens: Tensor, cache: Cache) -> Tensor:
 
 
 # %% [markdown]
-# Are the logits the same, and how much time is saved? We try 32 captions, with forty random words for each.
+# Are the logits the same, and how much time is saved? Here are 32 captions, with forty random words for each.
 
 
 # %% tags=["nbval-ignore-output"]
@@ -610,11 +563,11 @@ if CHECKING:
     assert cache.self_kv[0].keys.flatten().tolist() == [4, 3] and len(cache.mask) == 1
 
 # %% [markdown]
-# The longer the sentence, the larger the gain. In training there is nothing to cache, because all positions go through in one pass.
+# In training there is nothing to cache, because all positions go through in one pass.
 #
 # ### The same, in one call
 #
-# With a cache, a step computes so little that much of its time goes into *starting* operations. The formula of `layer_norm` alone takes ten. PyTorch has one operation that does all of it, and another that does our `attention`:
+# With a cache, a step computes so little that much of its time goes into *starting* operations. The formula of `layer_norm` takes ten. PyTorch does it in one, and our `attention` in another:
 
 
 # %% tags=["export"]
@@ -642,7 +595,7 @@ def fused_layer_norm(x: Tensor, gain: Tensor, bias: Tensor, eps: float) -> Tenso
 
 
 # %% [markdown]
-# `use_fused` puts them in the place of ours. The models of the package get them when they are loaded, and `train` gives them to those that it trains, where they [save memory as well](26_speed.ipynb#attention-without-the-matrix).
+# `use_fused` puts them in the place of ours, and but for rounding nothing changes. Loading a model does this, and so does `train`; in training they [save memory as well](26_speed.ipynb#attention-without-the-matrix).
 
 
 # %% tags=["export"]
@@ -655,25 +608,18 @@ def use_fused(model: nn.Module) -> None:
             part.normalize = fused_layer_norm
 
 
-# %%
-torch.manual_seed(0)
-tiny = Transformer(preset("tiny", vocabulary_size=9)).double().eval()
-read = torch.tensor([[4, 5, EOS], [6, EOS, PAD]])
-written = torch.tensor([[BOS, 7, 8], [BOS, 7, 8]])
-with torch.no_grad():
-    by_formula = tiny(read, written)
-    use_fused(tiny)
-    difference = (tiny(read, written) - by_formula).abs().max()
-print(f"largest difference: {difference:.6f}")
-
 # %% tags=["remove-cell"]
 if CHECKING:
-    assert difference < 1e-12
+    tiny = Transformer(preset("tiny", vocabulary_size=9)).double().eval()
+    pair = torch.tensor([[4, 5, EOS], [6, EOS, PAD]]), torch.tensor([[BOS, 7, 8]] * 2)
+    by_formula = tiny(*pair)
+    use_fused(tiny)
+    torch.testing.assert_close(tiny(*pair), by_formula)
 
 # %% [markdown]
 # ## The search in tensors
 #
-# `search` makes a Python tuple of each candidate: for 64 sentences and a beam of 4, one and a half million per step. The package's search holds all hypotheses in a few tensors, sentences on the axis $B$ and the hypotheses of a sentence on the axis $R$. A place without a hypothesis has the log-probability minus infinity, which no `topk` prefers.
+# `search` makes a Python tuple of each candidate: for 64 sentences and a beam of 4, one and a half million per step. The package's search holds the hypotheses of all sentences in a few tensors, with sentences on the axis $B$ and hypotheses on the axis $R$. A place without a hypothesis has the log-probability minus infinity, which no `topk` prefers.
 
 
 # %% tags=["export"]
@@ -736,7 +682,7 @@ def extend(beams: Beams, logits: Tensor) -> tuple[Beams, Tensor]:
 # %% [markdown]
 # ### The whole search
 #
-# Hypotheses that wrote `</s>` or reached their limit are finished. Their words and scores go to the results. Their places stay taken, and minus infinity in `total` keeps them from growing any further.
+# Hypotheses that wrote `</s>` or reached their limit are `done`. Their words and scores go to the results. Their places stay taken, and minus infinity in `total` keeps them from growing.
 
 
 # %% tags=["export"]
@@ -750,10 +696,6 @@ class Hypothesis(NamedTuple):
     score: float
     log_probability: float
     ended: bool = True
-
-
-# %% [markdown]
-# `finish` finds them with one mask, `done`:
 
 
 # %% tags=["export"]
@@ -779,7 +721,11 @@ def finish(beams: Beams, alpha: float, results: list[list[Hypothesis]]) -> Beams
 
 
 # %% [markdown]
-# `still_open` compares [the bound](#when-a-search-may-stop) with the worst of the `n_best` translations that you asked for. (If $\alpha$ is negative, the largest divisor is that of the next length, hence the `clamp`.)
+# `still_open` compares [the bound](#when-a-search-may-stop) with the worst of the `n_best` translations that you asked for.
+#
+# :::{margin}
+# If $\alpha$ is negative, the largest divisor is that of the next length, hence the `clamp`.
+# :::
 
 
 # %% tags=["export"]
@@ -831,7 +777,7 @@ def beam_search(
 # %% [markdown]
 # ### Checks
 #
-# A wrong beam search writes plausible sentences, so check its numbers. The **forced score** finds most mistakes: it gives the model a finished translation and adds up its log-probabilities in one pass, without cache or beam.
+# A wrong beam search writes plausible sentences, so check its numbers. The **forced score** gives the model a finished translation and adds up its log-probabilities in one pass, without cache or beam.
 
 
 # %% tags=["nbval-ignore-output"]
@@ -856,13 +802,15 @@ if CHECKING:
         assert abs(forced(model, source, h.tokens) - h.log_probability) < 0.001
 
 # %% [markdown]
-# These are the four that `search` found, now sorted by score. (The package's tests also let a very wide beam compete with **exhaustive search**, on models with six words.)
+# These are the four that `search` found, now sorted by score.
+#
+# :::{margin}
+# The package's tests go on to **exhaustive search**, on models with six words.
+# :::
 #
 # ## Sampling: drawing words at random
 #
-# If you need many sentences, don't search: in **sampling**, each word is drawn by its probability, `on` in about 62 of 100 draws, `asleep` in about nine. This is how chat programs write.
-#
-# Now and then a draw goes wrong, because thousands of improbable words add up. If they have 10% at each place, a sentence of 20 words escapes them with probability $0.9^{20} = 0.12$. Three knobs change the shares:
+# Chat programs don't search. In **sampling**, each word is drawn by its probability, `on` in about 62 of 100 draws, `asleep` in about nine. But thousands of improbable words add up. If they have 10% at each place, a sentence of 20 words escapes them with probability $0.9^{20} = 0.12$. Three knobs change the shares:
 #
 # - The **temperature** $\tau$ divides the logits, which raises each probability to the power $1/\tau$. Below 1 the probable words gain, above 1 the improbable ones; towards 0 sampling becomes greedy.
 # - **Top-k** keeps the $k$ most probable words.
@@ -895,19 +843,8 @@ def filter_logits(
     return torch.empty_like(logits).scatter(-1, tokens, ordered)  # in the old order
 
 
-# %%
-made_up = torch.tensor([0.6, 0.2, 0.15, 0.05])  # on, asleep, in, at
-kept = {
-    "temperature 0.5": made_up.log() / 0.5,
-    "temperature 2": made_up.log() / 2,
-    "top-k 3": filter_logits(made_up.log(), top_k=3),
-    "top-p 0.7": filter_logits(made_up.log(), top_p=0.7),
-}
-for name, logits in kept.items():
-    print(f"{name:15}", [round(p, 2) for p in logits.softmax(dim=-1).tolist()])
-
 # %% [markdown]
-# You can check these by hand: with $\tau = 0.5$ the probabilities are squared, to 0.36, 0.04, 0.0225 and 0.0025, and divided by their sum, 0.425. With top-p 0.7 the second word brings the sum to 0.8, and two stay. The loop is that of greedy search, but it draws the next word where greedy search takes the maximum:
+# The loop is that of greedy search, except that the next word is drawn:
 
 
 # %% tags=["export"]
@@ -941,7 +878,7 @@ def sample(
 
 
 # %% [markdown]
-# Two draws at each of three temperatures, of which we print the first eleven tokens:
+# Two draws at each of three temperatures, cut after eleven tokens:
 
 # %% tags=["nbval-ignore-output"]
 sofa = torch.tensor([[*tokenizer.encode(caption), EOS]])
@@ -970,14 +907,14 @@ if CHECKING:
     assert tokenizer.decode(only[0]) == "The man is on the couch is asleep."
 
 # %% [markdown]
-# At a temperature of 2, it takes 4,315 of the 6,000 words to reach 90%. So even with a top-p of 0.9 most of the vocabulary is in play; top-k would help.
+# At a temperature of 2, it takes 4,315 of the 6,000 words to reach 90%. So even with a top-p of 0.9 most of the vocabulary is in play. Top-k would help.
 #
 # ## Beam width and alpha
 #
-# What does a beam buy? We translate 2,014 captions that the model wasn't trained on, and measure in [BLEU](20_evaluation.ipynb#why-each-part-of-bleu-is-there), higher is better (log of `python -m benchmarks.experiments.widths`).
+# What does a beam buy? We have translated 2,014 captions that the model wasn't trained on (`python -m benchmarks.experiments.widths`). The measure is [BLEU](20_evaluation.ipynb#why-each-part-of-bleu-is-there), and higher is better.
 
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-beam-sweep", "caption": "What do a wider beam and a length penalty change? Above: how far a beam is ahead of greedy search in BLEU, on 2,014 captions, with 95% intervals of the paired bootstrap; squares, circles and triangles are the three exponents in their order. Below: the length of the output over that of the references. Without a penalty (dashed) a beam of 4 or more isn't surely ahead of greedy search at all; with one it is, and the larger exponent is ahead most."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-beam-sweep", "caption": "What do a wider beam and a length penalty change? Above: how far a beam is ahead of greedy search in BLEU, on 2,014 captions, with 95% intervals of the paired bootstrap; squares, circles and triangles are the three exponents in their order. Below: the length of the output over that of the references."}}
 def legend_above(chart):
     for channel in (chart.encoding.color, chart.encoding.strokeDash):
         channel.legend = alt.Legend(orient="top", columns=2)
@@ -1039,9 +976,6 @@ show(
 # %% tags=["remove-cell"]
 if CHECKING:
     at = {(r["beam"], r["alpha"]): r for r in logged if r["captions"] == "both"}
-    alone = [r for r in logged if (r["beam"], r["alpha"]) == (4, 0.6)]
-    ahead = {r["captions"]: round(r["ahead"], 1) for r in alone}
-    assert ahead["val"] == 1.0 and ahead["test_2016_flickr"] == 0.2
     shown = [at[4, 0.6], at[4, 1.4], at[4, 0.0]]
     assert [
         (round(r["ahead"], 1), round(r["low"], 1), round(r["high"], 1)) for r in shown
@@ -1053,22 +987,21 @@ if CHECKING:
         assert abs(at[beam, 0.6]["ahead"] - at[2, 0.6]["ahead"]) < 0.25
 
 # %% [markdown]
-# With the paper's $\alpha = 0.6$ a beam of 4 is 0.6 BLEU ahead of greedy search (95% interval 0.2 to 0.9): 1.0 on the validation captions, which the next chapter uses, and 0.2 on the test captions. Wider beams stay at that, while each doubling doubles the decoder's work. The exponent matters more: at 1.4 the same beam is ahead by 1.2 (0.8 to 1.6), and without a penalty it isn't surely ahead at all (0.1, from $-0.3$ to 0.4), because what it finds is more probable and too short.
+# With the paper's $\alpha = 0.6$ a beam of 4 is 0.6 BLEU ahead of greedy search (95% interval 0.2 to 0.9). Wider beams stay at that, while each doubling doubles the decoder's work. The exponent matters more: at 1.4 the same beam is ahead by 1.2 (0.8 to 1.6), and without a penalty it isn't surely ahead at all (0.1, from $-0.3$ to 0.4), because what it finds is more probable and too short.
 #
-# So take greedy search for a quick look, and a beam for translations that are read or compared. You can watch all three ways at work, in the everyday model:
+# So greedy search will do for a quick look; for translations that are read or compared, take a beam. You can watch all three ways at work, in the everyday model:
 #
 # :::{what-if} search
-# How does a translation come about? Each row is a step. A box holds a token and the log-probability of all tokens up to it. Solid boxes are kept, dashed ones are dropped, filled ones have ended, and the thick path leads to the best score. Change the beam or $\alpha$, or have the words drawn at random; then the dashed boxes are likely words that weren't drawn.
+# How does a translation come about? Each row is a step, and each box a token with the log-probability of all tokens up to it. Solid boxes are kept, dashed ones aren't, filled ones have ended, and the thick path leads to the best score. Change the beam or $\alpha$, or have the words drawn at random.
 #
 # The figure runs on [the website](https://annotated-transformer.github.io/annotated-transformer/notebooks/19_decoding.html#fig-what-if-search).
 # :::
 #
 # ## What to remember
 #
-# - The most probable words don't make the most probable sentence. Beam search keeps a few hypotheses alive; a wider beam finds more probable sentences, but hardly better ones.
-# - Scores are divided by $((5 + n)/6)^\alpha$, which helps long sentences. The penalty doesn't steer the beam, it chooses among the finished.
+# - The most probable words don't make the most probable sentence. A wider beam finds more probable ones, but hardly better ones.
+# - The length penalty helps long sentences. It doesn't steer the beam, it chooses among the finished.
 # - The KV cache works because the causal mask freezes the past. In beam search it moves with its hypothesis.
-# - Temperature, top-k and top-p reshape a distribution before a word is drawn.
 #
 # ## Exercises
 #
@@ -1120,29 +1053,19 @@ if CHECKING:
 # %% [markdown]
 # ## Further
 #
-# ### Coverage: words left out
+# ### Why is my beam search worse with a larger beam?
 #
-# Without the penalty, the best sentence of our beam [didn't say what the dogs do](#why-do-searches-prefer-short-sentences). Whose fault is that, the search's or the model's? Ask the model for its opinion of the reference:
-
-# %% tags=["nbval-ignore-output"]
-reference = "Two large dogs frolic in a grassy field."
-print(f"{forced(model, source, tokenizer.encode(reference)):.2f}  {reference}")
+# Because a better search finds more of what the model wrongly likes {cite:p}`koehn2017six`. The dogs' own reference, *Two large dogs frolic in a grassy field*, has a log-probability 16 below that of the sentence that our beam found. That is a **model error**, which no wider beam mends. (In a **search error**, the reference would score better.) When {cite:t}`stahlberg2019nmt` searched a Transformer base model exactly, the empty sentence was the best of all more than half of the time. So look at the lengths first.
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    behind = first - forced(model, source, tokenizer.encode(reference))
-    assert 16 < behind < 16.2 and 0.8e7 < math.exp(behind) < 1.2e7
+    reference = tokenizer.encode("Two large dogs frolic in a grassy field.")
+    assert 16 < first - forced(model, source, reference) < 16.2
 
 # %% [markdown]
-# That is 16 below *Two large dogs are in a grassy field*, so the model finds the reference some ten million times less probable. This is a **model error**, which no wider beam mends. (A **search error** would be a reference that scores better than the output.) Neither the search nor the penalty looks at the source, so a model that isn't sure of a word finds it cheap to skip.
-#
-# ### Why is my beam search worse with a larger beam?
-#
-# A better search finds more of what the model wrongly likes. Nothing has taught it that an empty translation is bad as a whole, and a long product of unsure words can lose to a single improbable `</s>`. {cite:t}`koehn2017six` saw that beam search helps only while the beam is narrow. {cite:t}`stahlberg2019nmt` searched a Transformer base model exactly, and for more than half of the sentences the best of all was the empty one. If a larger beam lowers your score, look at the lengths first.
-#
 # ### Why does a batch give another translation than the sentence alone?
 #
-# If many differ, by mistake: a missing padding mask, padding on the left that shifts the positions, a penalty that counts padding, dropout still on. If a few among thousands do, it is rounding: a matrix product of another size may add in another order, and two words may be equally likely to seven digits, or in bfloat16 to two or three.
+# If many differ, it is a mistake: a missing padding mask, padding on the left that shifts the positions, a penalty that counts padding, dropout still on. If a few among thousands do, it is rounding: a matrix product of another size may add in another order, and two words may be equally likely.
 #
 # ## Sources
 #

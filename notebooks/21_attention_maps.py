@@ -9,7 +9,7 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 #
 # This chapter takes the attention weights out of a trained model, draws them, counts over many sentences where its heads look, and tests them by silencing single heads (sections 3.2.3 and 4 of the paper, and its Figures 3 to 5).
 #
-# The book's everyday model translates our example back from German. While it writes, each of the three layers of its decoder looks at the German tokens. What do they look at?
+# The book's everyday model translates our example back from German. While it writes, each of the three layers of its decoder looks at the German tokens. At which ones?
 
 # %% tags=["export", "hide-input"]
 from collections.abc import Iterator, Sequence
@@ -84,10 +84,9 @@ if CHECKING:
     ]
     told = [cross[n][said.index(word), read.index(other)] for n, word, other in cells]
     assert [round(weight.item(), 2) for weight in told] == [0.98, 0.81, 0.53, 0.5]
-    assert 0.16 < cross[2][said.index("likes"), -2:].sum() < 0.18
 
 # %% [markdown]
-# In layer 3 one reads a dictionary off the diagonal: `cat` looks at `Katze` with 0.98 of its weight, `likes` at `mag` with 0.81. Now choose layer 1. There `cat` looks at `schwarze` and `fish` at `mag`, each at the word that has been translated already. By one map the translator looks up its words, and by the other it doesn't.
+# In layer 3 one reads a dictionary off the diagonal: `cat` looks at `Katze` with 0.98 of its weight, `likes` at `mag` with 0.81. In layer 1 `cat` looks at `schwarze` and `fish` at `mag`, each at the word that has been translated already. By one map the translator looks up its words, and by the other it doesn't.
 #
 # The paper ends with three pages of such pictures, which seem to let us watch a network think. But even this small model has 36 heads, and among so many maps some look meaningful by chance. So we ask four questions, of which a picture answers only the first:
 #
@@ -133,7 +132,7 @@ def attention_weights(
 
 
 # %% [markdown]
-# The calls happen deep inside the model, but PyTorch lets us listen: a **forward hook** is a function of ours that PyTorch calls whenever a module has run, with the arguments of the call. `keeping_weights` puts one on every attention of a model, and takes it off again at the end of its `with` block:
+# These calls happen deep inside the model, but we can listen: a **forward hook** is a function of ours that PyTorch calls whenever a module has run, with the arguments of the call. `keeping_weights` puts one on every attention of a model, for as long as its `with` block lasts:
 
 
 # %% tags=["export"]
@@ -158,7 +157,7 @@ def keeping_weights(model: nn.Module) -> Iterator[dict[MultiHeadAttention, Tenso
 
 
 # %% [markdown]
-# There are three kinds of attention ([all in one table](09_layers.ipynb#the-decoder-layer)): the encoder's and the decoder's attention to themselves, and the decoder's attention to the source. `attention_modules` lists them by kind, and a record will hold their weights:
+# There are [three kinds](09_layers.ipynb#the-decoder-layer) of attention: the encoder's and the decoder's to themselves, and the decoder's to the source. `attention_modules` lists them by kind, and a record will hold their weights:
 
 
 # %% tags=["export"]
@@ -186,7 +185,7 @@ def attention_modules(model: nn.Module) -> dict[str, list[MultiHeadAttention]]:
 
 
 # %% [markdown]
-# Now `attention_maps` runs the model once, on one sentence and in evaluation mode, since with dropout a map would differ from call to call. `token_names` says how the tokens of its rows and columns read.
+# Now `attention_maps` runs the model once, on one sentence and in evaluation mode, since with dropout a map would differ from call to call. `token_names` labels its rows and columns.
 
 
 # %% tags=["export"]
@@ -229,15 +228,15 @@ if CHECKING:
     assert not any(module._forward_hooks for module in model.modules())
 
 # %% [markdown]
-# Each kind has the shape (layers, heads, queries, keys). (Both sentences happen to have seven tokens, so all three shapes are the same.) A row that doesn't sum to 1 would be the first sign of [a mistake](#why-is-one-of-my-weights-above-1).
+# The axes are layers, heads, queries and keys. (Both sentences happen to have seven tokens.) A row that doesn't sum to 1 would be the first sign of [a mistake](#why-is-one-of-my-weights-above-1).
 #
 # ### Which name does a row have?
 #
-# A row of the decoder has two tokens: the one that it *reads* and the one that it *writes* next. The row that reads `<s>` writes `The`. In this book the rows of cross-attention are named after the word about to be written. Name them after the word read, and every name moves down by one row: then layer 1 of the first figure is the dictionary, and layer 3 isn't. So we'll count both.
+# A row of the decoder *reads* one token and *writes* the next: the row that reads `<s>` writes `The`. In this book the rows of cross-attention are named after the word about to be written. Name them after the word read, and layer 1 of the first figure is the dictionary, and layer 3 isn't. So we'll count both.
 #
 # ## Every head by itself
 #
-# The maps of the first figure are means over four heads, and a mean can show a pattern that none of them has. So here is every head of every layer.
+# The maps of the first figure are means over four heads, and a mean can show a pattern that none of them has. So here are all heads.
 
 
 # %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-all-heads", "caption": "What do single heads look at? Every head (columns) of every layer (rows) of the everyday model, for the same sentence. In each small map, rows and columns are tokens in the order of the figure above (rows of the decoder: the tokens read). An empty cell is a weight of 0, a full one a weight of 1."}}
@@ -287,11 +286,15 @@ show_steps(
 )
 
 # %% [markdown]
-# A *diagonal* keeps a fixed distance. A *column* is one token that everyone looks at, mostly an [attention sink](#why-does-everyone-look-at-s-attention-sinks). In cross-attention, find head 4 of layer 1, a perfect diagonal one step late; we'll meet it again.
+# A *diagonal* keeps a fixed distance. A *column* is one token that everyone looks at, mostly an [attention sink](#why-does-everyone-look-at-s-attention-sinks). In cross-attention, head 4 of layer 1 is a perfect diagonal one step late; we'll meet it again.
 #
 # ## Word alignment by cross-attention
 #
-# To count how often a head looks at the right word, we need to know which one is right, and [our grammar](13_data.ipynb#a-pair-and-its-alignment) does: each pair that it draws comes with its alignment, a set of links (source word, target word) that count from 0. We take pairs in which every word is one token. (Elsewhere you'd add up what goes *to* the tokens of a word, and take the mean of what goes out *from* them.)
+# To count how often a head looks at the right word, we need to know which one is right, and [our grammar](13_data.ipynb#a-pair-and-its-alignment) does: each pair that it draws comes with its alignment, a set of links (source word, target word) that count from 0. We take pairs in which every word is one token.
+#
+# :::{margin}
+# For a word of several tokens, you'd add up what goes *to* them, and take the mean of what goes out *from* them.
+# :::
 
 
 # %%
@@ -335,7 +338,7 @@ if CHECKING:
     assert abs(alignment_error_rate([found], [true]) - (1 - f_score)) < 1e-9
 
 # %% [markdown]
-# Which rate is a good one? Here is a rival that knows only the lengths: a straight diagonal, first word to first, last to last, all others in proportion.
+# Which rate is a good one? A rival that knows only the lengths is a straight diagonal, first word to first, last to last, all others in proportion:
 
 # %%
 straight = []
@@ -348,7 +351,7 @@ print(f"a straight diagonal: {diagonal:.2f}")
 # %% [markdown]
 # ### Which heads find the word
 #
-# We compute the rate of each of the twelve heads of cross-attention and of the mean of each layer, in both rows of a target word: the one that *writes* it and the next one, which *reads* it.
+# We compute the rate of each of the twelve heads of cross-attention, in both rows of a target word: the one that *writes* it and the next one, which *reads* it.
 
 
 # %%
@@ -361,53 +364,31 @@ def cross_attention(pair):
 crossed = [cross_attention(pair) for pair in pairs]
 
 
-def error_rate(layer, heads, rows):
+def error_rate(layer, head, rows):
     found = []
     for weights, pair in zip(crossed, pairs):
-        mean = weights[layer, heads].mean(dim=0)
-        found.append(align(mean[rows], len(words(pair.source))))
+        found.append(align(weights[layer, head, rows], len(words(pair.source))))
     return alignment_error_rate(found, gold)
 
 
 ways = {"writes": slice(0, -1), "reads": slice(1, None)}
 for (way, rows), layer in product(ways.items(), range(3)):
-    each = [f"{error_rate(layer, [head], rows):.2f}" for head in range(4)]
-    mean = error_rate(layer, [0, 1, 2, 3], rows)
-    print(f"{way:6} layer {layer + 1}:  {'  '.join(each)}  mean {mean:.2f}")
+    each = [f"{error_rate(layer, head, rows):.2f}" for head in range(4)]
+    print(f"{way:6} layer {layer + 1}:  {'  '.join(each)}")
 
 # %% tags=["remove-cell"]
 if CHECKING:
     heads = {
-        (way, layer, head): error_rate(layer, [head], ways[way])
+        (way, layer, head): error_rate(layer, head, ways[way])
         for way, layer, head in product(ways, range(3), range(4))
     }
     aligning = [heads["writes", 2, head] for head in range(4)]
     best = heads.pop(("reads", 0, 3))
     assert best < min(aligning) and max(aligning) < diagonal - 0.05
-    assert error_rate(2, [0, 1, 2, 3], ways["writes"]) < min(aligning)
 
 # %% [markdown]
-# So both maps of the first figure are right. In the row that writes, all four heads of layer 3 align: their rates are 0.18 to 0.37, where the straight diagonal has 0.49. Their mean beats the best of them, probably because they make different errors. (Head 4 of layer 2, at 0.43, hardly beats the diagonal, so we don't count it.) In the row that reads, a single head is the best of all: head 4 of layer 1 looks at the word just translated, while layer 3 looks for the next one. Had we asked one row only, one of the two layers would have seemed to align nothing. (In other models the heads divide the work differently: {cite:t}`chen2020accurate` get their best alignments in the reading row.)
-
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-aligned", "caption": "Two ways to align the same sentence. Choose a row. Framed cells are the grammar's own alignment, rows are target words, columns source words; the last column is `</s>`."}}
-chosen = 11
-pair, both = pairs[chosen], crossed[chosen]
-rows, columns = words(pair.target), [*words(pair.source), "</s>"]
-gold_cells = [(j, i) for i, j in pair.alignment]
-steps = {}
-for name, weights, titles in [
-    ("that writes: layer 3, mean", both[2].mean(dim=0)[:-1], ("written", "looked at")),
-    ("that reads: layer 1, head 4", both[0, 3][1:], ("read", "looked at")),
-]:
-    hits = sum(link in pair.alignment for link in align(weights, len(columns) - 1))
-    look = {"titles": titles, "cell": 27, "marked": gold_cells}
-    steps[name] = (
-        heatmap(weights.tolist(), rows, columns, **look),
-        f"The row {name}: {hits} of {len(rows)} target words look most at a word of their gold alignment.",
-    )
-show_steps(steps, "The row")
-
-# %% [markdown]
+# So both maps of the first figure are right. In the row that writes, all four heads of layer 3 align: their rates are 0.18 to 0.37, where the straight diagonal has 0.49. (Head 4 of layer 2, at 0.43, hardly beats the diagonal, so we don't count it.) In the row that reads, a single head is the best of all: head 4 of layer 1 looks at the word just translated, while layer 3 looks for the next one. Had we asked one row only, one of the two layers would have seemed to align nothing.
+#
 # ## Take a head away
 #
 # To learn whether the model would miss a head, remove it. By {eq}`eq-heads-apart` a layer's output is a sum with one term for each head, and $W^O_h$ is the head's own part of the output matrix. `nn.Linear` stores that matrix transposed, so the part is a block of columns. If they are zero, the head adds nothing.
@@ -448,9 +429,9 @@ if CHECKING:
         assert translation(text) == "The small cat chases chase the black cat."
 
 # %% [markdown]
-# That is our best aligner. Without it the model loses its place, skips the mouse and writes the verb twice.
+# Without its best aligner the model loses its place, skips the mouse and writes the verb twice.
 #
-# One sentence is an anecdote, so we count over the 200 pairs: by how much does the loss rise, each word with the right beginning given? A rise of 0.1 nats per token makes the right word 10% less probable, on (geometric) average. And since 200 sentences are a sample, each rise gets a 95% interval from [the paired bootstrap](20_evaluation.ipynb#whether-a-difference-is-real), which draws the sentences anew a thousand times.
+# One sentence is an anecdote, so we measure how far the loss rises over the 200 pairs, where each word is predicted after the right beginning. A rise of 0.1 nats per token makes the right word 10% less probable, on (geometric) average. And since 200 sentences are a sample, each rise gets a 95% interval from [the paired bootstrap](20_evaluation.ipynb#whether-a-difference-is-real).
 
 
 # %%
@@ -534,7 +515,11 @@ show(
     alt=f"The five heads that align cost most, up to {records[0]['cost']:.2f} nats per token. The intervals of {unclear} of 36 heads reach below zero.",
 )
 # %% [markdown]
-# Compare that with your guess. The five heads that cost most are exactly the five that align: here the count and the test agree. At the other end, a quarter of the heads cost nothing that 200 sentences can show. (Of 36 such intervals, one or two miss the truth by chance.)
+# Compare that with your guess. The five heads that cost most are exactly the five that align, so here the count and the test agree.
+#
+# :::{margin}
+# Of 36 such intervals, one or two miss the truth by chance.
+# :::
 #
 # Take heads away yourself: what will the model write without all of layer 3?
 #
@@ -546,7 +531,7 @@ show(
 #
 # ## What attention does not explain
 #
-# From "this head looks at that word" it's a short step to "the model wrote this because of that word". If the step were safe, the model would most miss the heads with the clearest maps. So we measure how *sharp* a head is, as the mean of the largest weight in its rows, and hold it beside the cost.
+# From "this head looks at that word" it's a short step to "the model wrote this because of that word". If the step were safe, the model would most miss the heads with the clearest maps. So we measure how *sharp* each head is, by the mean of the largest weight in its rows.
 
 # %%
 with evaluating(model), keeping_weights(model) as kept:
@@ -560,7 +545,7 @@ for kind, modules in attention_modules(model).items():
             real = largest[:, head][tokens != PAD]
             sharpness[kind, layer, head] = real.mean().item()
 
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-sharp", "caption": "Is a sharp map an important one? Each point is a head: how sharp its maps are, and what it costs to silence it. The two that are named come next."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-sharp", "caption": "Is a sharp map an important one? Each point is a head: how sharp its maps are, and what it costs to silence it."}}
 two = ("cross", 1, 3), ("cross", 2, 2)
 records = [
     {
@@ -603,16 +588,9 @@ if CHECKING:
     assert many[0] > 6 * few[0] and many[1] > few[2]
     assert abs(sharpness["cross", 1, 3] - sharpness["cross", 2, 2]) < 0.05
 # %% [markdown]
-# Hazy heads, on the left, cost little, and the expensive ones are all fairly sharp. But a sharp head need not be expensive: the ten sharpest, at 0.95 and more, cost less than 0.1 each. And of two heads that are equally clear, one may be worth far more than the other:
+# Hazy heads, on the left, cost little, and the expensive ones are all fairly sharp. But a sharp head need not be expensive: the ten sharpest, at 0.95 and more, cost less than 0.1 each. And of the two heads that are named, which are equally sharp, one costs seven times as much as the other:
 
-# %% tags=["nbval-ignore-output"]
-for layer, head in [(1, 3), (2, 2)]:
-    cost, low, high = costs["cross", layer, head]
-    print(f"cross-attention, layer {layer + 1}, head {head + 1}:")
-    print(f"   sharpness {sharpness['cross', layer, head]:.2f}")
-    print(f"   cost {cost:.2f} nats per token (95%: {low:.2f} to {high:.2f})")
-
-# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-two-sharp", "caption": "Which of these two heads does the model need? Two heads of cross-attention on our sentence; rows are the tokens about to be written, columns the German tokens. One costs seven times as much as the other."}}
+# %% tags=["nbval-ignore-output", "hide-input"] mystnb={"figure": {"name": "fig-two-sharp", "caption": "Which of these two heads does the model need? Two heads of cross-attention on our sentence; rows are the tokens about to be written, columns the German tokens."}}
 steps = {}
 for layer, head in [(1, 3), (2, 2)]:
     weights = maps.cross[layer, head]
@@ -624,9 +602,7 @@ for layer, head in [(1, 3), (2, 2)]:
 show_steps(steps, "Which head:")
 
 # %% [markdown]
-# On our sentence both maps are clear, and both heads look mostly at the same words. From the maps alone you couldn't tell that the second is needed seven times as much.
-#
-# How can a clear map matter little?
+# From these maps you couldn't tell which of the two is needed: both are clear, and both heads look mostly at the same words. How can a clear map matter little?
 #
 # - A weight says how much of a *value* is taken, and the value may be small ({cite:t}`kobayashi2020attention` measure the product instead).
 # - A column is a word only in the first layer of self-attention. Elsewhere it's a state that has gathered from many words.
@@ -636,10 +612,9 @@ show_steps(steps, "Which head:")
 #
 # ## What to remember
 #
-# - Record in evaluation mode, before dropout, and see that rows sum to 1. Queries are rows.
+# - Record in evaluation mode, before dropout, and see that rows sum to 1.
 # - A row of cross-attention may look at the word that it writes or at the word that it reads. Count both before you say what a head does.
-# - In this model the five heads that align are the five that it misses most, and a quarter of its heads cost nothing that we can measure.
-# - A sharp map isn't necessarily an important one. Only removing a head shows whether it is needed.
+# - A sharp map isn't necessarily an important one. Remove the head to find out.
 #
 # ## Exercises
 #
@@ -690,11 +665,11 @@ if CHECKING:
 #
 # ### Why does everyone look at `<s>`? Attention sinks
 #
-# A row must sum to 1, so a head that finds nothing parks its weight where it does little harm: on a token that's always there and hands over little. {cite:t}`xiao2024efficient` call it an **attention sink**, and find that language models break when a cache drops their first token. In layer 3 of our first figure, the row of `likes` spends 0.17 on the full stop and `</s>`.
+# A row must sum to 1, so a head that finds nothing parks its weight where it does little harm: on a token that is always there and hands over little. {cite:t}`xiao2024efficient` call it an **attention sink**, and find that language models break when a cache drops their first token.
 #
 # ### What single heads do
 #
-# The paper's Figures 3 to 5 show heads of one encoder layer on one English sentence each: some look from *making* at its distant completion, some from *its* at the nouns that it refers to, and some seem to follow the sentence's structure. How often they do so is left open. A head that always looks at the next word also seems to know grammar wherever a verb follows its subject, and the best of many heads is partly lucky. So name a head only after a score over many sentences, beside such rivals, on sentences that weren't used to choose it.
+# The paper's Figures 3 to 5 show heads of one encoder layer on one English sentence each, and leave open how often they do the same elsewhere. A head that always looks at the next word also seems to know grammar wherever a verb follows its subject. So name a head only after a score over many sentences, beside such rivals.
 #
 # ### Why is one of my weights above 1?
 #

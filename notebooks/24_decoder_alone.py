@@ -9,7 +9,7 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 #
 # This chapter deletes from the Transformer whatever a writer without a source doesn't need, and trains what is left, a small GPT, on plain text.
 #
-# The book's translator of captions expects a German sentence. What does it do if there is none? We give it a source that holds nothing but `</s>`, the end:
+# The book's translator of captions expects a German sentence. What does it write if there is none? Its source holds nothing but `</s>`, the end:
 
 # %%
 import torch
@@ -19,8 +19,7 @@ from annotated_transformer.masks import EOS
 from annotated_transformer.transformer import greedy_decode
 
 translator, its_tokenizer = load_pretrained("captions-de-en")
-nothing = torch.tensor([[EOS]])
-said = greedy_decode(translator, nothing)[0]
+said = greedy_decode(translator, torch.tensor([[EOS]]))[0]
 print(its_tokenizer.decode(said))
 
 # %% tags=["remove-cell"]
@@ -28,17 +27,24 @@ if CHECKING:
     assert its_tokenizer.decode(said) == "A woman is walking."
 
 # %% [markdown]
-# Nobody has mentioned a woman, or walking. What it writes is nevertheless an English sentence, and even a caption. So the decoder has learned two things: to say what the source says, and how captions go. The second needs no source, so it can be learned without pairs of sentences. Pairs are rare, even if the paper's larger corpus has 36 million of them, and plain text is everywhere.
+# Nobody has mentioned a woman, or walking, and yet that is an English sentence, and even a caption. So the decoder has learned two things: to say what the source says, and how captions go. The second needs no source, so it can be learned without pairs of sentences. Pairs are rare, and plain text is everywhere.
 #
-# Suppose that we only want the second. Before you look at the figure, take a pencil to the Transformer: which parts have lost their job? The base model has 63 million parameters. How many of them would you keep?
+# Suppose that we only want the second. Before you look at the figure: which parts of the Transformer have lost their job? The base model has 63 million parameters. How many of them would you keep?
 
 # %% tags=["hide-input"]
-import altair as alt
+import math
 
+import altair as alt
+import torch.nn.functional as F
+
+from annotated_transformer import Tokenizer
+from annotated_transformer.multi_head_attention import merge_heads, split_heads
+from annotated_transformer.own_data import multi30k
+from annotated_transformer.schedule import learning_rate
 from book.figures import INK, KEY, POSITION, QUERY, SKY, VALUE, arrow, box, plus
 from book.figures import show_drawing, show_steps, stream, words_at
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-decoder-alone", "caption": "What does a writer without a source not need? The Transformer, read from the bottom up. What is dashed and pale goes: the whole encoder, the memory, and in each decoder layer the cross-attention with its addition and its norm. What stays is one stack with self-attention under the causal mask, the network, the positions and the table. Blue, orange and green arrows carry queries, keys and values."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-decoder-alone", "caption": "What does a writer without a source not need? The Transformer, read from the bottom up. What is dashed and pale goes: the whole encoder, the memory, and in each decoder layer the cross-attention with its addition and its norm. Blue, orange and green arrows carry queries, keys and values."}}
 colors = {
     "feed-forward": [INK],
     "cross-attention": [QUERY],
@@ -97,11 +103,11 @@ show_drawing(
 # %% [markdown]
 # ## What goes, and what is left
 #
-# Without a source the encoder has nothing to read, so it goes. Cross-attention has no memory to look at, so it goes too, and its residual connection goes with it, together with the norm that ends it: a layer has two of each, where it had three. And if the texts fill every row to the end, there is no padding to hide. All that remains of the masks is the causal one.
+# Without a source the encoder has nothing to read, so it goes. Cross-attention has no memory to look at, so it goes too, with its residual connection and its norm: a layer has two of each, where it had three. And if the texts fill every row to the end, there is no padding to hide. All that remains of the masks is the causal one.
 #
 # What is left of a decoder layer is self-attention and a network. Where have you seen that layer before? It is the encoder's, to the last line. A stack of encoder layers becomes a writer once it gets the causal mask, because then no position sees the word that it has to predict.
 #
-# Such a **decoder-only model** is given the task that our decoder always had, less the source. It predicts each token of a text $w_1, \dots, w_n$ from those before it, and since these are all it has, it's a **language model**:
+# Such a **decoder-only model** predicts each token of a text $w_1, \dots, w_n$ from those before it, as our decoder always did. Since these are all it has, it's a **language model**:
 #
 # $$
 # P(w_1, \dots, w_n) = \prod_{t=1}^{n} P(w_t \mid w_1, \dots, w_{t-1})
@@ -114,8 +120,6 @@ show_drawing(
 # $$ (eq-gpt)
 #
 # ## The code
-#
-# All of it is made of parts that you know.
 #
 # **Exercise 1. Write it first** (★, 20 min). Before you read on, take `DecoderLayer` from [the layers](09_layers.ipynb#the-decoder-layer) and delete until nothing speaks of a memory. Then write the model around it: `Embedding`, `SinusoidalPositions`, a list of your layers, `causal_mask`. Which class of the book is your layer?
 
@@ -160,17 +164,14 @@ class GPT(nn.Module):
 
 
 # %% [markdown]
-# Compare this with [the Transformer](10_transformer.ipynb): tokens go in, $(B, T)$, and logits come out, $(B, T, |V|)$, but there is one row of tokens where there were two. Dropout is off, because on this page the model reads each caption only two or three times.
+# Tokens go in, $(B, T)$, and logits come out, $(B, T, |V|)$, as with [the Transformer](10_transformer.ipynb), but there is one row of tokens where there were two. Dropout is off, because the model will read each caption only two or three times.
 #
 # ## Plain text
 #
-# Our text is what the captions of Multi30k say in English. We forget that they have German originals, and join them into one long text, with `</s>` between any two:
+# Our text is the English side of Multi30k. We join its captions into one long text, with `</s>` between any two:
+
 
 # %%
-from annotated_transformer import Tokenizer
-from annotated_transformer.own_data import multi30k
-
-
 def join(captions):
     tokens = [EOS]
     for caption in captions:
@@ -189,7 +190,7 @@ if CHECKING:
     assert len(captions) == 29_000
 
 # %% [markdown]
-# A batch is cut out of the text wherever chance puts the scissors. All rows are equally long, so nothing is padded. A row holds some four captions, and most rows begin in the middle of one:
+# A batch is cut out of the text wherever chance puts the scissors. All rows are equally long, so nothing is padded. A row holds some four captions, and most rows begin in the middle of one, or even of a word:
 
 
 # %%
@@ -203,16 +204,10 @@ batch = cut_rows(text)
 print(tuple(batch.shape), tokenizer.decode(batch[0, :12]))
 
 # %% [markdown]
-# A row has 65 tokens, because the model reads the first 64 and is asked for the last 64: the text, shifted by one. The loop is the simplest one of [training](18_training.ipynb), with one row of tokens in place of pairs.
+# A row has 65 tokens, because the model reads the first 64 and is asked for the last 64. The loop is the simplest one of [training](18_training.ipynb).
+
 
 # %% tags=["nbval-ignore-output"]
-import math
-
-import torch.nn.functional as F
-
-from annotated_transformer.schedule import learning_rate
-
-
 def loss_of(model, rows):
     logits = model(rows[:, :-1])
     return F.cross_entropy(logits.flatten(0, 1), rows[:, 1:].flatten())
@@ -220,10 +215,9 @@ def loss_of(model, rows):
 
 def train_on(model, text, steps):
     adam = torch.optim.Adam(model.parameters(), betas=(0.9, 0.98))
-    losses, width = [], model.embedding.weight.size(1)
+    losses = []
     for step in range(1, steps + 1):
-        rate = learning_rate(step, width, warmup=100, peak_lr=0.004)
-        adam.param_groups[0]["lr"] = rate
+        adam.param_groups[0]["lr"] = learning_rate(step, 128, warmup=100, peak_lr=0.004)
         loss = loss_of(model, cut_rows(text))
         adam.zero_grad()
         loss.backward()
@@ -238,7 +232,7 @@ model = GPT(len(tokenizer))
 train_on(model, text, steps=1200)
 
 # %% [markdown]
-# That takes about a minute and a half on one processor core. Is that a good loss? We measure it again on captions that the model hasn't seen, beside the loss of somebody who knows only how frequent each token is:
+# (That takes about a minute and a half on one processor core.) Is that a good loss? We measure it on captions that the model hasn't seen, beside the loss of somebody who knows only how frequent each token is:
 
 # %% tags=["nbval-ignore-output"]
 counts = torch.bincount(text, minlength=len(tokenizer)) + 1  # 1: so that none is 0
@@ -255,16 +249,14 @@ if CHECKING:
     assert reached < by_frequency - 1.5
 
 # %% [markdown]
-# The loss is in nats per token. Its exponential, the **perplexity**, is the number of equally probable tokens among which one would be just as unsure. Here the model hesitates between some thirty, where frequencies alone leave some three hundred open. It will never be sure, because the next word of a caption can't be known: after `A man in a`, many go on with a color, and nothing says which.
+# The exponential of the loss, the **perplexity**, is the number of equally probable tokens among which one would be just as unsure: for the model some thirty, where frequencies alone leave some three hundred open. It will never be sure, because the next word of a caption can't be known. After `A man in a`, many go on with a color, and nothing says which.
 #
 # ## Writing, with a cache
 #
-# To write, we draw a token, put it behind the text, and ask again. Because of the [causal mask](04_masks.ipynb), what an earlier position has computed never changes. So each layer can keep the keys and values of all earlier tokens, as in [the KV cache](19_decoding.ipynb#the-kv-cache), and compute only what belongs to the newest one. With one stack there is one cache for each layer, and no memory beside it:
+# To write, we draw a token, put it behind the text, and ask again. Because of the [causal mask](04_masks.ipynb), what an earlier position has computed never changes. So each layer can keep the keys and values of all earlier tokens, as in [the KV cache](19_decoding.ipynb#the-kv-cache), and compute only what belongs to the newest one:
+
 
 # %%
-from annotated_transformer.multi_head_attention import merge_heads, split_heads
-
-
 def look_back(attention, x, cache):
     keys = split_heads(attention.key(x), attention.heads)
     values = split_heads(attention.value(x), attention.heads)
@@ -287,34 +279,29 @@ def next_logits(model, token, place, caches):
 
 
 # %% [markdown]
-# `look_back` is the forward pass of `MultiHeadAttention` for a single token $x$, whose keys and values join those of the past before it looks. It needs no mask, because the future isn't there yet. What can go wrong is `place`: the token comes alone, and only this number says where in the text it stands. So we check both, the cache as it is and a cache that forgets the place:
+# `look_back` is the forward pass of `MultiHeadAttention` for a single token $x$, whose keys and values join those of the past before it looks. It needs no mask, because the future isn't there yet. What can go wrong is `place`: the token comes alone, and only this number says where in the text it is. So we also check a cache that forgets it:
 
 
 # %% tags=["nbval-ignore-output"]
 @torch.no_grad()
-def one_by_one(tokens, places):
+def difference(tokens, places):
+    """Return how far the logits with a cache are from those of one pass, at most."""
     caches = [[] for _ in model.layers]
-    rows = []
-    for token, place in zip(tokens, places):
-        rows.append(next_logits(model, token, place, caches))
-    return torch.stack(rows)
+    rows = [next_logits(model, *each, caches) for each in zip(tokens, places)]
+    return (torch.stack(rows) - model(torch.tensor([tokens]))[0]).abs().max()
 
 
 tokens = unseen[:30].tolist()
-with torch.no_grad():
-    at_once = model(torch.tensor([tokens]))[0]
-for name, places in (("with places", range(30)), ("without", [0] * 30)):
-    difference = (one_by_one(tokens, places) - at_once).abs().max()
-    print(f"{name}: the logits differ by up to {difference:.3f}")
+print(f"with places, the logits differ by up to {difference(tokens, range(30)):.3f}")
+print(f"without, by up to {difference(tokens, [0] * 30):.3f}")
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    right = one_by_one(tokens, range(30))
-    assert torch.allclose(right, at_once, atol=1e-3)
-    assert difference > 0.5
+    assert difference(tokens, range(30)) < 1e-3
+    assert difference(tokens, [0] * 30) > 0.5
 
 # %% [markdown]
-# With places, the cache gives what one pass over the whole text gives. Without them each token is embedded as if it were the first, and no error tells you. Now the model may write. The logits are divided by a [temperature](19_decoding.ipynb#sampling-drawing-words-at-random) before the softmax. A caption ends at `</s>`, or where the model's positions end:
+# Without places each token is embedded as if it were the first, and no error tells you. Now the model may write. The logits are divided by a [temperature](19_decoding.ipynb#sampling-drawing-words-at-random) before the softmax. A caption ends at `</s>`, or where the model's positions end:
 
 
 # %% tags=["nbval-ignore-output"]
@@ -344,11 +331,11 @@ if CHECKING:
     assert sum(text.startswith(("A", "Two", "The")) for text in cool) >= 8, cool
 
 # %% [markdown]
-# In the run shown, the model is correct and dull at 0.3: both captions begin with a man in a red shirt. At 0.7 it leaves this path, and a man goes *on a floating down the street*. At 1.2 the grammar breaks down. None of these captions belongs to a picture. They are what two layers and a table have kept, after a minute and a half, of the captions of 29,000 pictures.
+# In the run shown, the model is correct and dull at 0.3, takes more risks at 0.7, and loses the grammar at 1.2. None of these captions belongs to a picture. They are what two layers and a table have kept, after a minute and a half, of the captions of 29,000 pictures.
 #
 # ## What a prompt is
 #
-# In `write`, the **prompt** goes through the same loop as the words that the model draws later. While the prompt lasts, we throw the predictions away. Afterwards its keys and values lie in the caches beside those of the model's own tokens, and nothing tells the two apart. So a prompt isn't a command, because no part of the model is there to obey it. It is the beginning of a text, and you have written it instead of the model. Here are three beginnings, and no caption starts with the last of them:
+# In `write`, the **prompt** goes through the same loop as the words that the model draws later. While the prompt lasts, we throw the predictions away. Afterwards its keys and values lie in the caches beside those of the model's own tokens, and nothing tells the two apart. So a prompt isn't a command, because no part of the model is there to obey it. It is the beginning of a text, which you have written instead of the model. Here are three beginnings, and no caption starts with the last of them:
 
 # %% tags=["nbval-ignore-output"]
 prompts = ["Two dogs", "A man in a", "The Transformer"]
@@ -361,7 +348,7 @@ for prompt in prompts:
 if CHECKING:
     assert all(write(model, prompt).startswith(prompt) for prompt in prompts)
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-prompt", "caption": "What does a prompt change? The ten most probable next tokens after each beginning, and their shares, in the model trained on this page; `</s>` would end the caption. Choose a beginning: the weights are the same for all three, and only the keys and values of the prompt differ."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-prompt", "caption": "What does a prompt change? The ten most probable next tokens after each beginning; `</s>` would end the caption. Choose a beginning: the weights are the same for all three, and only the keys and values of the prompt differ."}}
 
 
 def next_tokens(prompt):
@@ -387,7 +374,7 @@ def next_tokens(prompt):
 show_steps({prompt: next_tokens(prompt) for prompt in prompts}, "Prompt")
 
 # %% [markdown]
-# The model knows captions and nothing else, so it makes a caption of whatever you begin, even of a word that it has to guess from its pieces. A model that has read everything goes on in everybody's way: with an answer behind a question, with a summary where one usually stands. {cite:t}`radford2019language` put `TL;DR:` behind an article and let GPT-2 continue, and what it wrote looked like a summary, though it often had the details wrong. No weight had been changed for this. Translating is such a case, too, with the source as the prompt, and [the chapter on what came later](25_since_2017.ipynb#a-model-of-todays-kind) does it.
+# The model knows captions and nothing else, so it makes a caption of whatever you begin. A model that has read everything goes on as people do: with an answer after a question, with a summary where one is usual. {cite:t}`radford2019language` put `TL;DR:` behind an article and let GPT-2 continue, and what it wrote looked like a summary, though it often had the details wrong. No weight had been changed for this. [A later chapter](25_since_2017.ipynb#a-model-of-todays-kind) translates in this way, with the source as the prompt.
 #
 # ## How large is GPT-2?
 #
@@ -410,7 +397,7 @@ print(f"ours: {size(len(tokenizer), 2, 128):,} by formula, {counted:,} counted")
 print(f"the base model without its encoder: {size(37_000, 6, 512):,}")
 
 # %% [markdown]
-# So of the base model's 63 million we keep 38, half of them in the table. The smallest GPT-2 {cite:p}`radford2019language` has 12 layers of width 768 and a vocabulary of 50,257. Its [published code](https://github.com/openai/gpt-2/blob/master/src/model.py) has three things that our formula doesn't count: biases in the maps of attention, 1,024 learned positions, and one more norm after the last layer.
+# So of the base model's 63 million we keep 38, half of them in the table. The smallest GPT-2 {cite:p}`radford2019language` has 12 layers of width 768 and a vocabulary of 50,257. Its [code](https://github.com/openai/gpt-2/blob/master/src/model.py) has three things that our formula doesn't count:
 
 # %%
 layers, d = 12, 768
@@ -442,9 +429,12 @@ if CHECKING:
     assert sum(weights.numel() for weights in whole.parameters()) == gpt2
 
 # %% [markdown]
-# That is the size of the published model, to the last parameter: none of its weights sits in a part that this book hasn't built. (Its networks have a smoother ReLU, GELU, which has no weights.) Ours on this page has 651,520 parameters, and the same task.
-
-# %% [markdown]
+# That is the size of the published model, to the last parameter: none of its weights sits in a part that this book hasn't built.
+#
+# :::{margin}
+# Its networks have a smoother ReLU, GELU, which has no weights.
+# :::
+#
 # ## What to remember
 #
 # - Without a source, encoder and cross-attention go. A layer is left with self-attention, a network and two norms, which is an encoder layer under the causal mask.
@@ -526,7 +516,7 @@ if CHECKING:
 #
 # ### Was the first GPT like this?
 #
-# Nearly. Its [published code](https://github.com/openai/finetune-transformer-lm/blob/master/train.py) of 2018 adds, then normalizes, twice per layer: the paper's decoder layer without its middle, as on this page. Positions are learned, and GELU replaces ReLU. GPT-2 moved the norms in front and added one at the end.
+# Nearly. Its [code](https://github.com/openai/finetune-transformer-lm/blob/master/train.py) of 2018 adds, then normalizes, twice per layer, as on this page. Positions are learned, and GELU replaces ReLU. GPT-2 moved the norms in front and added one at the end.
 #
 # ### Why is GPT-2 small sometimes called 117M?
 #
@@ -534,4 +524,4 @@ if CHECKING:
 #
 # ### May a caption look at the one before?
 #
-# In our rows it does, since the causal mask knows nothing of `</s>`. Here it gains nothing by it, because the one before is about another picture, so the model has to learn to ignore what stands before `</s>`. In return no position is wasted on padding. Large models are usually trained on such packed rows, too, with or without a mask between texts.
+# In our rows it does, since the causal mask knows nothing of `</s>`. The one before is about another picture, so the model has to learn to ignore it; in return no position is wasted on padding. Large models are usually trained on such packed rows, too, with or without a mask between texts.

@@ -11,7 +11,7 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 #
 # ## A file that loses a line
 #
-# A corpus mostly comes as two texts, in which line 1,000 of the one translates line 1,000 of the other. Nothing else says which sentences belong together. So we take 2,000 pairs, lose a single line, and read on as if nothing had happened:
+# A corpus mostly comes as two texts, in which line 1,000 of the one translates line 1,000 of the other. Let us take 2,000 pairs, lose a single line, and read on as if nothing had happened:
 
 # %% tags=["export", "hide-input"]
 import json
@@ -28,8 +28,23 @@ import numpy as np
 
 from annotated_transformer.batching import EncodedCorpus
 from annotated_transformer.data import Pair, as_pair
+from annotated_transformer.files import (
+    TOKENIZER,
+    atomic_write,
+    load_tokenizer,
+    only_one,
+    sha256,
+)
 from annotated_transformer.masks import BOS, EOS
-from annotated_transformer.own_data import each_pair
+from annotated_transformer.own_data import (
+    check_faults,
+    cleaning_report,
+    each_pair,
+    hash_share,
+    letters,
+    sides_of,
+    single_spaced,
+)
 from annotated_transformer.tokenization import Tokenizer
 
 # %% tags=["hide-input"]
@@ -54,7 +69,7 @@ if CHECKING:
     assert 1000 < wrong < 1300
 
 # %% [markdown]
-# `zip` stops at the shorter text without a word, and no error comes later either: a model that trains on this gets a loss that falls, because it still learns how English sentences go. So the texts are read by [`each_pair`](C_own_data.ipynb), which wants both to end at once:
+# `zip` stops at the shorter text without a word, and no error comes later either: the loss of a model that trains on this falls, because it still learns how English sentences go. So the texts are read by [`each_pair`](C_own_data.ipynb), which wants both to end at once:
 
 # %%
 home = Path(mkdtemp())
@@ -66,42 +81,22 @@ except ValueError as error:
     print(str(error).replace(f"{home}/", ""))
 
 # %% [markdown]
-# If one line is lost here and another is too many there, it sees nothing. [Exercise 3](#exercises) asks what would. But the lesson holds for the whole chapter: a faulty corpus raises no error by itself, so whatever can be checked is checked while it is read, and whatever is dropped is counted.
+# If one line is lost here and another is too many there, it sees nothing; [exercise 3](#exercises) asks what would. A faulty corpus raises no error by itself. So in this chapter whatever can be checked is checked while it is read, and whatever is dropped is counted.
 #
 # ## Why not a list?
 #
-# [Multi30k's captions](13_data.ipynb) fit into a list. WMT14 has 4.5 million German pairs, some 250 million ids. An integer in a Python list takes 36 bytes, 28 for the number and 8 for the pointer to it, so that is 9 GB, in *every* process that trains. As 16-bit numbers in one file the ids are half a gigabyte, and all processes of a machine read the same file. So a large corpus is prepared once, and opened as often as you like:
+# [Multi30k's captions](13_data.ipynb) fit into a list. WMT14 has 4.5 million German pairs, some 250 million ids. An integer in a Python list takes 36 bytes, 28 for the number and 8 for the pointer to it. That makes 9 GB, in *every* process that trains. As 16-bit numbers in one file the ids are half a gigabyte, and all processes of a machine read the same file. So a large corpus is prepared once, and opened as often as you like:
 #
 # ```bash
 # annotated-transformer prepare news.en news.de --output news --vocabulary-size 16000
 # annotated-transformer train --prepared news --preset base --output base
 # ```
 #
-# Preparing looks like housekeeping, but it decides what the score will mean. Before you read on, take a guess: of some 170,000 everyday sentence pairs, 6,000 are put aside to measure on. How many of the others still contain a sentence of theirs?
+# Preparing looks like housekeeping, but it decides what the score will mean. Take a guess: of some 170,000 everyday sentence pairs, 6,000 are put aside to measure on. How many of the others still contain a sentence of theirs?
 #
 # ## One pair after another
 #
-# A corpus that doesn't fit into memory is read several times instead: once to choose what is put aside, twice for the vocabulary, once to encode. WMT14 comes from the Hugging Face hub, where the library [`datasets`](https://huggingface.co/docs/datasets) downloads it at a pinned revision and keeps it on the disk: data only, no script is run. It has three parts: pairs to train on, to validate on and to test on. We ask for a thousand rows at a time, which is faster than one by one. (Helpers for [files](A_files.ipynb) and for [pairs of your own](C_own_data.ipynb) come from the appendices.)
-
-# %% tags=["export"]
-from annotated_transformer.files import (
-    TOKENIZER,
-    atomic_write,
-    load_tokenizer,
-    only_one,
-    sha256,
-)
-from annotated_transformer.own_data import (
-    check_faults,
-    cleaning_report,
-    hash_share,
-    letters,
-    sides_of,
-    single_spaced,
-)
-
-# %% [markdown]
-# The paper's vocabularies have these sizes, and the corpora these names:
+# A corpus that doesn't fit into memory is read several times instead: once to choose what is put aside, twice for the vocabulary, once to encode. WMT14 comes from the Hugging Face hub, from which the library [`datasets`](https://huggingface.co/docs/datasets) downloads it at a pinned revision: data only, no script is run. Your own pairs come from two texts or a table. (Helpers that you don't see built here are in the appendices on [files](A_files.ipynb) and on [pairs of your own](C_own_data.ipynb).)
 
 # %% tags=["export"]
 WMT14 = {"wmt14-en-de": 37_000, "wmt14-en-fr": 32_000}  # the paper's vocabularies
@@ -123,7 +118,7 @@ def wmt14_pairs(name: str, part: str) -> Iterator[Pair]:
 
 
 # %% [markdown]
-# Your own pairs come from [two texts or a table](C_own_data.ipynb). Wherever they come from, white space becomes a single space, because each text must later fit on one line.
+# Wherever pairs come from, white space becomes a single space, because each text must later fit on one line.
 
 
 # %% tags=["export"]
@@ -155,7 +150,7 @@ def read_corpus(
 # %% [markdown]
 # ## Put aside, and nothing of it learned
 #
-# WMT14 has its own validation and test sets, newstest2013 and newstest2014. From your own pairs we put up to 3,000 aside for each. Which ones? The obvious choice is every tenth pair. To see what is wrong with it, we need no model, only a translator that remembers. (The grammar hardly ever says a sentence twice, and people do it all the time, so we draw 2,000 pairs with repetition.)
+# WMT14 has its own validation and test sets, newstest2013 and newstest2014. From your own pairs we put up to 3,000 aside for each. Which ones? The obvious choice is every tenth pair. To see what is wrong with it, we need no model, only a translator that remembers. (The grammar hardly ever says a sentence twice, but people do, so we draw 2,000 pairs with repetition.)
 
 
 # %%
@@ -174,11 +169,9 @@ if CHECKING:
     assert remembered(others, talk[::10]) > 0.4
 
 # %% [markdown]
-# It understands nothing, and is right wherever a sentence comes twice. A model that has read the sentence gets the same gift, and the score measures its memory. Real corpora are full of sentences that come again, from *Thank you.* to the first line of every press release; a corpus also has rhythms, such as headings, that every tenth line may hit or miss.
+# It understands nothing, and is right wherever a sentence comes twice. A model that has read the sentence gets the same gift, and the score measures its memory. Real corpora are full of sentences that come again, from *Thank you.* to the first line of every press release. So two things are needed: choose *sentences*, not lines, and learn from nothing that shares one with them.
 #
-# So two things are needed: choose *sentences*, not lines, and learn from nothing that shares one with them.
-#
-# **Exercise 1. Write it first** (★★, 20 min). Before you read on, write `choose(pairs, wanted)` for a corpus of a billion pairs, of which you may keep a few thousand in memory. It returns `wanted` pairs as if drawn by lot, no two of them with the same source; on another day, or with the lines in another order, it draws the same sources. The function `hash_share(text, seed)` turns a text into a number between 0 and 1. Why is it not enough to take every pair whose number is below 0.001?
+# **Exercise 1. Write it first** (★★, 20 min). Write `choose(pairs, wanted)` for a corpus of a billion pairs, of which you may keep a few thousand in memory. It returns `wanted` pairs as if drawn by lot, no two of them with the same source; on another day, or with the lines in another order, it draws the same sources. The function `hash_share(text, seed)` turns a text into a number between 0 and 1. Why is it not enough to take every pair whose number is below 0.001?
 #
 # Our answer gives each source a number from the hash of its letters, and takes those with the lowest. Only the lowest so far have to be kept:
 
@@ -220,7 +213,7 @@ if CHECKING:
     assert remembered(others, chosen) == 0 and len(chosen) == 200
 
 # %% [markdown]
-# The price is some pairs that are neither put aside nor learned from, here 116 of 2,000. And the answer to the question above? Of the 169,813 pairs of Tatoeba with which [your own language pair](../book/own_pair.md) works, 6,000 are put aside, and 2,359 of the others share a sentence with them (a test of the project counts them).
+# The price is some pairs that are neither put aside nor learned from, here 116 of 2,000. And your guess? Of the 169,813 pairs of Tatoeba with which [your own language pair](../book/own_pair.md) works, 6,000 are put aside, and 2,359 of the others share a sentence with them (a test of the project counts them).
 #
 # ## What is worth learning
 #
@@ -230,12 +223,12 @@ if CHECKING:
 # |---|---|
 # | empty | a side has no token |
 # | too long | a side has more than 250 tokens or 5,000 characters |
-# | lengths apart | a side has more than 1.5 times the tokens of the other (this limit and the one above are fairseq's for WMT14) |
+# | lengths apart | a side has more than 1.5 times the tokens of the other |
 # | untranslated | both sides are the same |
 # | held out | a sentence of it is put aside |
 # | train | all others |
 #
-# The rule about untranslated pairs matters most. Of the five kinds of noise that {cite:t}`khayrallah2018impact` added to a training corpus, untranslated sentences did the most harm: the model learned to copy its input.
+# The limits on tokens are fairseq's for WMT14; the paper doesn't say what it dropped. The rule about untranslated pairs matters most. Of the five kinds of noise that {cite:t}`khayrallah2018impact` added to a training corpus, untranslated sentences did the most harm: the model learned to copy its input.
 
 
 # %% tags=["export"]
@@ -258,7 +251,7 @@ def outcome_of(
 
 
 # %% [markdown]
-# The rules count tokens, so a pair has to be encoded before it can be judged. A thousand pairs at a time go to the [tokenizer's library](14_tokenization.ipynb), which encodes them on all cores of the machine:
+# The rules count tokens, so a pair has to be encoded before it can be judged. A thousand at a time go to the [tokenizer's library](14_tokenization.ipynb), which uses all cores of the machine:
 
 
 # %% tags=["export"]
@@ -302,7 +295,7 @@ if CHECKING:
 # | `validation.tsv`, `test.tsv` | sentences to measure with |
 # | `summary.json` | settings, and how many pairs met which outcome |
 #
-# The vocabulary decides how large a number has to be:
+# `write_examples` goes through the corpus once and writes each example as [batching](15_batching.ipynb#from-pairs-to-arrays) wants it: the source with an end, the target with a start and an end. It writes no pair with a side in `known`, which holds the sides of the pairs put aside. In memory are a thousand pairs, and two numbers for every example.
 
 
 # %% tags=["export"]
@@ -315,11 +308,6 @@ def id_type(tokenizer: Tokenizer) -> str:
     return "uint16" if len(tokenizer) <= 1 << 16 else "uint32"
 
 
-# %% [markdown]
-# `write_examples` goes through the corpus once and writes each example as [batching](15_batching.ipynb#from-pairs-to-arrays) wants it: the source with an end, the target with a start and an end. Of the sides in `known`, those of the pairs put aside, it writes none. What lies in memory is a thousand pairs, and two numbers for every example.
-
-
-# %% tags=["export"]
 def write_examples(
     folder: Path,
     pairs: Iterable[Pair],
@@ -345,7 +333,7 @@ def write_examples(
 
 
 # %% [markdown]
-# The sentences to measure with stay text, since their score is one of [words, not of tokens](20_evaluation.ipynb):
+# The sentences to measure with stay text, since a score compares [words, not tokens](20_evaluation.ipynb):
 
 
 # %% tags=["export"]
@@ -385,7 +373,7 @@ def learn_vocabulary(
 
 
 # %% [markdown]
-# `fill` puts the steps in order; `read` is a function that begins the corpus anew at each call. The pairs put aside from your own corpus are judged by the same rules, but only now, because counting tokens takes a vocabulary. WMT14's sets stay as they are, or their scores could not be compared with anybody's. If more than half of all pairs have a fault, `check_faults` raises an error, because then the pairs are probably fine and the columns are not.
+# `fill` puts the steps in order; `read` is a function that begins the corpus anew at each call. The pairs put aside from your own corpus are judged by the same rules, but only now, because counting tokens takes a vocabulary. WMT14's sets stay as they are, or their scores could not be compared with anybody's. If more than half of all pairs have a fault, `check_faults` raises an error, because probably the columns are wrong.
 
 
 # %% tags=["export"]
@@ -421,7 +409,7 @@ def fill(
 
 
 # %% [markdown]
-# The summary, written last, has three things: the settings, so that the same command does nothing the second time and another one overwrites nothing; the counts, which belong to every result; and what tells whether the folder is still whole.
+# The summary holds the settings, so that the same command does nothing the second time and another one overwrites nothing; the counts, which belong to every result; and a fingerprint that tells whether the folder is still whole.
 
 
 # %% tags=["export"]
@@ -514,7 +502,7 @@ def prepare(
 
 
 # %% [markdown]
-# A table with three bad rows and 400 pairs shows it at work. (`redirect_stderr` lets the messages appear on this page.)
+# A table with three bad rows and 400 pairs shows it at work:
 
 # %%
 bad = ["Deutsch\tDeutsch", "\tNo German.", "Ja.\t" + "Yes, that is so. " * 9]
@@ -522,18 +510,17 @@ rows = bad + [f"{pair.source}\t{pair.target}" for pair in pairs[:400]]
 (home / "pairs.tsv").write_text("\n".join(rows) + "\n")
 with redirect_stderr(sys.stdout):
     prepare([str(home / "pairs.tsv")], home / "corpus", vocabulary_size=600)
-print(json.dumps(read_summary(home / "corpus")["pairs"]))
 
 # %% tags=["remove-cell"]
 if CHECKING:
     assert sum(read_summary(home / "corpus")["pairs"].values()) == 403
 
 # %% [markdown]
-# Add up the numbers of the summary and you get the 403 rows of the table, because each has one outcome. Some good pairs are lost as `lengths apart`: with a vocabulary of 600, a rare word is cut into many tokens, and a short sentence soon has one and a half times the tokens of its translation. Compare such counts with those of other corpora. A kind that has grown is mostly a fault in the files.
+# Kept, dropped and put aside add up to the 403 rows. Some good pairs are lost as `lengths apart`: with a vocabulary of 600, a rare word is cut into many tokens, and a short sentence soon has one and a half times the tokens of its translation. Compare such counts with those of other corpora. If one is much larger, there is mostly a fault in the files.
 #
 # ## Opened
 #
-# `open_corpus` gives training what it needs. The tokens stay on disk: `np.memmap` looks like an array and reads a part of the file when it is asked for, and the operating system keeps what was read for all processes. The [`EncodedCorpus`](15_batching.ipynb#from-pairs-to-arrays) doesn't know the difference.
+# For training, the tokens stay on disk: `np.memmap` looks like an array and reads a part of the file when it is asked for, and the operating system keeps what was read for all processes. The [`EncodedCorpus`](15_batching.ipynb#from-pairs-to-arrays) doesn't know the difference.
 
 
 # %% tags=["export"]
@@ -567,12 +554,11 @@ def open_corpus(folder: str | Path) -> PreparedCorpus:
 
 
 # %% [markdown]
-# A look into the map, at the first ids of the file and the first example:
+# Here are the first ids of the file, and the first example:
 
 # %%
 prepared = open_corpus(home / "corpus")
 corpus, decode = prepared.corpus, prepared.tokenizer.decode
-print(type(corpus.tokens.base).__name__, corpus.tokens.dtype, corpus.tokens.shape)
 print(corpus.tokens[:50])
 print(corpus.lengths[0])
 print(decode(corpus[0].source), "|", decode(corpus[0].target))
@@ -586,7 +572,7 @@ if CHECKING:
     rmtree(home)
 
 # %% [markdown]
-# The source ends with 2, which is `</s>`; the target begins with 1, `<s>`, and ends with 2 again. Then the next example follows without a gap, and `lengths` says where.
+# The source ends with 2, which is `</s>`; the target begins with 1, `<s>`, and ends with 2 again. The next example follows without a gap, and `lengths` says where.
 #
 # ## What to remember
 #
@@ -637,17 +623,13 @@ for name, some in (("whole", pairs[1:]), ("shifted", shifted)):
 # %% [markdown]
 # ## Further
 #
-# ### The paper's two corpora
-#
-# Section 5.1 counts about 4.5 million English-German pairs with a joint vocabulary of some 37,000 byte-pair tokens, and 36 million English-French pairs with 32,000 word pieces. On the hub the French corpus has 40.8 million pairs. The paper doesn't say what was dropped, so the counts in `summary.json` are ours, and a part of any difference between two scores may lie there.
-#
 # ### How strict is "shares a sentence"?
 #
-# *Thank you!* and *thank you* are the same sentence to `sides_of`, but *I thank you.* is another, and a pair of sentences that differ by one name stays on both sides of the line. A stricter rule would compare words or pieces of sentences, and it would have to stop somewhere, too. So a score on pairs put aside from your own corpus is usually kinder than one on a text from elsewhere, such as the news in WMT's test sets.
+# *Thank you!* and *thank you* are the same sentence to `sides_of`, but *I thank you.* is another, and of two sentences that differ by one name, one may be learned and the other asked for. So a score on pairs put aside from your own corpus is usually kinder than one on a text from elsewhere, such as the news in WMT's test sets.
 #
 # ### Where a line comes from
 #
-# A file loses or gains a line more easily than one thinks. Python's `str.splitlines` also breaks lines at eight characters beside the usual two, among them the page feed and U+2028, which web pages contain; `sort -u` and `grep -v` on one of the two files are enough, and so is an editor that wraps long lines. Iterating over an open binary file breaks at `\n` alone, and that is what `each_pair` does.
+# A file loses or gains a line more easily than one thinks. `sort -u` or `grep -v` on one of the two files is enough, and so is an editor that wraps long lines. Python's `str.splitlines` breaks lines not only at the usual two characters, but at eight others, too, among them the page feed and U+2028, which web pages contain. Iterating over an open binary file breaks at `\n` alone, and that is what `each_pair` does.
 
 # %% tags=["remove-cell"]
 if CHECKING:

@@ -11,7 +11,7 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 #
 # ## A run that is killed
 #
-# A training of days seldom ends in one piece. A machine is rented by the hour, a job on a cluster has an end, somebody presses Ctrl-C. So a run writes down its state now and then, and goes on from there. But what is its state? Here is a small run of 30 steps. After step 20 it saves five things that come to mind:
+# A training of days seldom ends in one piece: a machine is rented by the hour, a job on a cluster has an end, somebody presses Ctrl-C. So a run writes down its state now and then, and goes on from there. But what is its state? Here is a small run of 30 steps. After step 20 it saves five things that come to mind:
 
 # %% tags=["export", "hide-input"]
 import hashlib
@@ -33,8 +33,10 @@ from zipfile import BadZipFile, ZipFile
 
 import numpy as np
 import torch
+from safetensors.torch import load_file
 from torch.optim import Adam
 from torch.utils.data import DataLoader
+from tqdm import tqdm
 
 from annotated_transformer.batching import (
     Batch,
@@ -54,6 +56,14 @@ from annotated_transformer.distributed import (
     rank_and_world_size,
 )
 from annotated_transformer.evaluation import score
+from annotated_transformer.files import (
+    WEIGHTS,
+    atomic_write,
+    check_vocabulary,
+    only_one,
+    save_model,
+    sha256,
+)
 from annotated_transformer.regularization import SmoothedLoss
 from annotated_transformer.schedule import learning_rate
 from annotated_transformer.speed import FastLoss, compile_layers
@@ -104,14 +114,21 @@ def run_naively(state):
             saved = {
                 "weights": model.state_dict(),
                 "averages of Adam": adam.state_dict(),
+                "random numbers": torch.get_rng_state(),
+                "step": 20,
+                "place in the epoch": 20,
             }
-            saved |= {"step": 20, "random numbers": torch.get_rng_state()}
-            torch.save(saved | {"place in the epoch": 20}, home / "state.pt")
+            torch.save(saved, home / "state.pt")
     return model
 
 
+def apart(one, other):
+    both = zip(one.parameters(), other.parameters())
+    return max((a - b).abs().max().item() for a, b in both)
+
+
 # %% [markdown]
-# Now we go on from the file, and want to arrive at the same weights, to the last bit, as the run that never stopped. Before you read on, decide which of the five that takes. The weights, certainly; and then? We leave out one at a time:
+# Now we go on from the file, and want to arrive at the same weights, to the last bit, as the run that never stopped. Which of the five does that take? The weights, certainly; and then? Decide before you read on. We leave out one at a time:
 
 # %% tags=["nbval-ignore-output"]
 straight = run_naively({})
@@ -119,17 +136,15 @@ saved = torch.load(home / "state.pt", weights_only=True)
 for missing in (*saved, "nothing"):
     saved = torch.load(home / "state.pt", weights_only=True)
     model = run_naively({name: saved[name] for name in saved if name != missing})
-    both = zip(straight.parameters(), model.parameters())
-    apart = max((a - b).abs().max().item() for a, b in both)
-    print(f"left out: {missing:18} {apart:.4f} apart")
+    print(f"left out: {missing:18} {apart(straight, model):.4f} apart")
 
 # %% tags=["remove-cell"]
 if CHECKING:
     rates = [learning_rate(step, 128, 10, 0.001) for step in range(21, 31)]
-    assert apart == 0 and round(sum(rates), 3) == 0.006
+    assert apart(straight, model) == 0 and round(sum(rates), 3) == 0.006
 
 # %% [markdown]
-# How far is that? The rates of the ten steps add up to 0.006, which is about [as far as a weight goes](16_schedule.ipynb#a-step-as-long-as-the-rate) if all batches agree. So whichever part is left out, some weight is off by about half of its way or more. Only with all five does the run end where it should, and then exactly.
+# How far is that? The rates of the ten steps add up to 0.006, which is about [as far as a weight goes](16_schedule.ipynb#a-step-as-long-as-the-rate) if all batches agree. So whichever part is left out, some weight is off by about half of its way or more.
 #
 # ## Why are the weights not enough?
 #
@@ -137,11 +152,15 @@ if CHECKING:
 #
 # Most easily forgotten are Adam's averages. Adam begins again with empty ones, and in its first step it moves *every* weight by [the full rate](16_schedule.ipynb#why-are-the-first-steps-the-worst), on the word of a single batch. At the start of a run the warm-up keeps that rate tiny; in the middle nothing does. In [one test](../book/troubleshooting.md#it-is-worse-after-resuming) the loss jumped from 1.92 to 2.03.
 #
-# A few more things have to be decided: how the file is written if the process can die while it is written, what becomes of the log, what happens to ten processes of which one is told to stop. This is what the rest of the chapter builds, until `train` reaches the last line above by itself.
+# More has to be decided: how a file is written by a process that can die meanwhile, what becomes of the log, what ten processes do of which one is told to stop. So we build the trainer step by step, until `train` reaches the last line above by itself.
 #
 # ## Where a run stands
 #
 # The next batch follows from epoch and place, because the [plan](15_batching.ipynb#a-plan-for-an-epoch) of an epoch follows from its number. The random numbers could be saved as above, one state for each generator: Python's, PyTorch's, one for each GPU. Instead, we let them follow from numbers that we know anyway: the seed, the step, and the process. So the state of a run is weights, averages, and six numbers.
+#
+# :::{margin}
+# Why not simply seed + step? Because step 7 of seed 0 would draw the numbers of step 6 of seed 1, and two runs that are meant to differ by chance would share theirs, one step apart.
+# :::
 
 
 # %% tags=["export"]
@@ -168,13 +187,11 @@ def random_numbers_of(seed: int, step: int) -> Iterator[None]:
 
 
 # %% [markdown]
-# Why not simply seed + step? Because step 7 of seed 0 would draw the numbers of step 6 of seed 1, and two runs that are meant to differ by chance would share theirs, one step apart. Python's `Random` makes its seed from the whole text `"(0, 7, 0, 1)"`.
-#
 # ## Batches without end
 #
 # **Exercise 1. Write it first** (★★, 15 min). Write a generator `stream(corpus, max_tokens, epoch, batch)` that yields batch after batch without end, from a given place on. `plan_batches(corpus.lengths, max_tokens, seed, epoch)` gives the numbers of the examples of each batch, and `collate([corpus[number] for number in numbers])` makes one. How does the caller know, at any moment, what to write into the file?
 #
-# To enter an epoch in the middle, we leave out the beginning of its plan. The caller holds `progress`, too, and finds in it where the *next* batch comes from:
+# To enter an epoch in the middle, we leave out the beginning of its plan. The caller holds `progress`, too, which says where the *next* batch comes from:
 
 
 # %% tags=["export"]
@@ -198,7 +215,7 @@ def batch_stream(
 
 
 # %% [markdown]
-# For a GPU, a second process makes the next batches while the model works on this one, in memory from which the GPU can copy without waiting. Two arguments of the `DataLoader` look odd. It draws a random number when it starts, which without a generator of its own would come out of ours. And when Ctrl-C reaches all processes of a terminal, the worker must ignore it, or it would be gone before the run has saved its state.
+# For a GPU, a second process makes the next batches while the model works on this one, in memory from which the GPU can copy without waiting. Two arguments of the `DataLoader` look odd. It draws a random number when it starts, so it gets a generator of its own, or the number would come out of ours. And Ctrl-C reaches all processes of a terminal, but the worker must ignore it, or it would be gone before the run has saved its state.
 
 
 # %% tags=["export"]
@@ -228,35 +245,17 @@ def ignore_signals(worker: int) -> None:
         signal.signal(kind, signal.SIG_IGN)
 
 
-# %% [markdown]
-# A stream that begins at batch 20 gives what one from the start gives after twenty:
-
-# %%
-config = TrainingConfig(max_tokens=300)
-cpu = torch.device("cpu")
-from_start = batch_stream(corpus, config, Progress(), cpu)
-from_place = batch_stream(corpus, config, Progress(batch=20), cpu)
-print(torch.equal(next(islice(from_start, 20, None)).source, next(from_place).source))
+# %% tags=["remove-cell"]
+if CHECKING:
+    cpu, config = torch.device("cpu"), TrainingConfig(max_tokens=300)
+    from_start = batch_stream(corpus, config, Progress(), cpu)
+    from_place = batch_stream(corpus, config, Progress(batch=20), cpu)
+    first, same = next(islice(from_start, 20, None)), next(from_place)
+    assert torch.equal(first.source, same.source)
 
 # %% [markdown]
 # ## Checkpoints
 #
-# From here on we write files, with the help of [an appendix](A_files.ipynb), and draw a progress bar:
-
-# %% tags=["export"]
-from safetensors.torch import load_file
-from tqdm import tqdm
-
-from annotated_transformer.files import (
-    WEIGHTS,
-    atomic_write,
-    check_vocabulary,
-    only_one,
-    save_model,
-    sha256,
-)
-
-# %% [markdown]
 # A **checkpoint** is one file with the weights, Adam's averages and the progress. Regular ones are called `step-`, those that a signal has caused `stop-`.
 
 
@@ -276,7 +275,11 @@ def last_checkpoint(folder: Path) -> Path | None:
 
 
 # %% [markdown]
-# A process can die while it writes, and a disk can be full. So the file gets its name only when it is [whole](A_files.ipynb#whole-or-not-at-all), and old ones go after the new one is there. The other way round, each attempt on a full disk would leave one checkpoint fewer. (It is made in memory first, so that Python writes it, for which a full disk is an ordinary error.)
+# A process can die while it writes, and a disk can be full. So the file gets its name only when it is [whole](A_files.ipynb#whole-or-not-at-all), and old ones go after the new one is there. The other way round, each attempt on a full disk would leave one checkpoint fewer.
+#
+# :::{margin}
+# The content is made in memory first, so that it is Python that writes the file: for Python a full disk is an ordinary error.
+# :::
 
 
 # %% tags=["export"]
@@ -329,7 +332,7 @@ def read_checkpoint(path: Path) -> dict[str, Any]:
 # %% [markdown]
 # ### The mean of checkpoints
 #
-# The paper translates with the mean of the last checkpoints; [Training](18_training.ipynb#what-averaging-checkpoints-brings) measures what that gains. Sums are in double precision, so the mean of five equal numbers is that number.
+# The paper translates with the mean of the last checkpoints; [Training](18_training.ipynb#what-averaging-checkpoints-brings) measures what that gains.
 
 
 # %% tags=["export"]
@@ -360,7 +363,7 @@ def average_checkpoints(
 # | `checkpoints/` | the last few checkpoints | every `save_every` steps, and after a signal |
 # | `config.json`, `tokenizer.json`, `model.safetensors` | the best [model](A_files.ipynb#saving-and-loading) so far | after a lower validation loss; without validation, at the end |
 #
-# A folder that holds anything else is left alone, since what lies in it may be all that is left of another run.
+# A folder that holds anything else is left alone, since it may be all that is left of another run.
 
 
 # %% tags=["export"]
@@ -381,7 +384,7 @@ def check_folder(folder: Path) -> None:
 
 
 # %% [markdown]
-# The settings are all that decides what a run learns: those of the training and the model, and what tells the tokenizer and the pairs from any others. For the pairs it is a hash of all their ids:
+# The settings are all that decides what a run learns: those of the training and of the model, and hashes of the tokenizer and of the pairs' ids:
 
 
 # %% tags=["export"]
@@ -456,7 +459,7 @@ def begin_run(folder: Path, settings: Mapping[str, Any]) -> None:
 
 
 # %% [markdown]
-# The log has one JSON object a line. It is written by appending, and that has a catch: a run with a checkpoint at step 500 and a line for step 550 is killed, goes on, and makes step 550 again. So each start drops the lines of later steps, and half a line at the end, and adds one of its own with what the numbers depend on besides the settings.
+# The log has one JSON object a line. Lines are appended, and that has a catch: a run with a checkpoint at step 500 and a line for step 550 is killed, goes on, and makes step 550 again. So each start drops the lines of later steps, and half a line at the end, and adds one that says what else the numbers depend on.
 
 
 # %% tags=["export"]
@@ -487,7 +490,7 @@ def write_log(folder: Path, line: Mapping[str, Any]) -> None:
 
 
 # %% [markdown]
-# Of several processes, the first does all this. It also keeps the folder for itself, so that two commands can't write into one:
+# Of several processes, the first does all this. It also locks the folder, so that two commands can't write into one:
 
 
 # %% tags=["export"]
@@ -533,7 +536,7 @@ def go_on(
 # %% [markdown]
 # ## A run that dies says so
 #
-# A training can go wrong without an error: the loss falls to where the model knows [how frequent each token is](16_schedule.ipynb#the-height-of-a-loss-that-is-stuck), and stays there for days. That is said once, in the log and on the screen; the run goes on, since it can't know. The limits have a wide margin: the loss may stand still in the warm-up, and once it is below half of $\ln |V|$, the loss of guessing.
+# A training can go wrong without an error: the loss falls to where the model knows [how frequent each token is](16_schedule.ipynb#the-height-of-a-loss-that-is-stuck), and stays there for days. Then a warning appears once, in the log and on the screen, and the run goes on, since it may be a false alarm. The limits are wide: the loss may stand still in the warm-up, and so may a loss below half of $\ln |V|$, which is what guessing costs.
 
 
 # %% tags=["export"]
@@ -560,22 +563,6 @@ def is_stuck(
     return bool(high and loss > np.median(before) - FALL)
 
 
-def warn_once(log: list[dict[str, Any]], warmup: int, vocabulary_size: int) -> None:
-    """Note in the newest line of a log that the run is stuck, once, and show it."""
-    warned = any("warning" in line for line in log)
-    if not warned and is_stuck(log, warmup, vocabulary_size):
-        log[-1]["warning"] = ADVICE
-        tqdm.write(f"step {log[-1]['step']}: {ADVICE}", file=sys.stderr)
-
-
-# %% [markdown]
-# The line stays in the log, so a run that goes on doesn't say it again. Here is a made-up log with a line every 100 steps, whose loss stands still at 5 where guessing costs $\ln 4000 = 8.3$:
-
-# %%
-stuck = [{"step": 100 * n, "loss": 5.0} for n in range(1, 11)]
-print(is_stuck(stuck[:3], warmup=100, vocabulary_size=4000))
-print(is_stuck(stuck, warmup=100, vocabulary_size=4000))
-
 # %% [markdown]
 # ## Is it getting better?
 #
@@ -595,7 +582,7 @@ def shared_validation_loss(
 
 
 # %% [markdown]
-# Beside it the log gets what a function `score` says, usually BLEU. It doesn't decide what is kept, because it can be 0 at every validation, early in a run or where all sentences are short, and then all weights look alike. To translate, the processes share the sentences, too:
+# Beside it the log gets what a function `score` says, usually BLEU. It doesn't decide what is kept, because early in a run it can be 0 at every validation, and then all weights look alike. To translate, the processes share the sentences, too:
 
 
 # %% tags=["export"]
@@ -621,7 +608,7 @@ def translate_together(
 
 
 # %% [markdown]
-# `train` doesn't know about BLEU; it gets a function that takes the model. This one makes it:
+# This function makes such a `score`, which `train` calls with the model:
 
 
 # %% tags=["export"]
@@ -642,7 +629,7 @@ def bleu_on(
 # %% [markdown]
 # ## Asked to stop
 #
-# A cluster sends the signal SIGTERM some seconds before it kills, and Ctrl-C is SIGINT. A signal may come at any moment, also between two writes to the same weight, so it is only noted, and after each update the run looks. With several processes one yes is enough for all, or they would [wait for each other in vain](27_distributed.ipynb#why-does-training-hang-at-the-end-of-an-epoch).
+# A cluster sends the signal SIGTERM some seconds before it kills, and Ctrl-C is SIGINT. A signal may come at any moment, even in the middle of an update, so it is only noted, and the run looks after each update. With several processes one yes is enough for all, or they would [wait for each other in vain](27_distributed.ipynb#why-does-training-hang-at-the-end-of-an-epoch).
 
 
 # %% tags=["export"]
@@ -672,9 +659,7 @@ def noted_signals(listen: bool) -> Iterator[list[int]]:
 # %% [markdown]
 # ## The settings that go with a model
 #
-# What the paper says about training belongs to its models, and so do our settings. `train` without settings takes those of a model of about this width.
-#
-# The paper writes a checkpoint every ten minutes. Its base model makes a step in 0.4 seconds (section 5.2), so that is one in 1,500 steps; big takes 1.0 seconds, which makes 600.
+# Without settings, `train` takes those of a preset of about the model's width. The paper writes a checkpoint every ten minutes. Its base model makes a step in 0.4 seconds (section 5.2), so that is one in 1,500 steps; big takes 1.0 seconds, which makes 600.
 
 
 # %% tags=["export"]
@@ -709,7 +694,7 @@ def recipe_for(config: TransformerConfig) -> TrainingConfig:
 # %% [markdown]
 # ## The trainer
 #
-# Now the whole. After its preparations `train` is [the loop of *Training*](18_training.ipynb#the-loop), with the questions of this chapter after each update: is it time for a line in the log, a validation or a checkpoint? Has anybody asked it to stop? Two small functions come first: one encodes pairs unless that is done already, the other makes a line of the log.
+# After its preparations `train` is [the loop of *Training*](18_training.ipynb#the-loop), with the questions of this chapter after each update: is it time for a line in the log, a validation or a checkpoint? Has anybody asked it to stop?
 
 
 # %% tags=["export"]
@@ -849,7 +834,11 @@ def train(
             # Write it down
             if rank == 0:
                 log.append(line)
-                warn_once(log, config.warmup, model.config.vocabulary_size)
+                warned = any("warning" in earlier for earlier in log)
+                vocabulary_size = model.config.vocabulary_size
+                if not warned and is_stuck(log, config.warmup, vocabulary_size):
+                    line["warning"] = ADVICE
+                    tqdm.write(f"step {progress.step}: {ADVICE}", file=sys.stderr)
                 if written:
                     write_log(written, line)
                 if written and (due or stopping):
@@ -866,9 +855,8 @@ def train(
 
         bar.close()
         if home:
-            if (
-                written and progress.lowest_loss == math.inf
-            ):  # no validation, or none with a finite loss
+            # Keep the last weights if no validation had a finite loss
+            if written and progress.lowest_loss == math.inf:
                 save_model(model, tokenizer, written)
             all_reduce_mean(torch.zeros(1))  # all wait for the first process
             model.load_state_dict(load_file(home / WEIGHTS))
@@ -878,7 +866,7 @@ def train(
 # %% [markdown]
 # ## Killed, and continued
 #
-# Is nothing forgotten? A run of 60 steps, and the same run broken off at step 50, ten steps after its last checkpoint. An exception stands in for the kill. (The project's tests kill real processes, before each of their file operations, and one of several.)
+# Is nothing forgotten? Here is a run of 60 steps, and the same run broken off at step 50, ten steps after its last checkpoint. An exception stands in for the kill. (The project's tests kill real processes, before each of their file operations, and one of several.)
 
 # %%
 settings = TrainingConfig(steps=60, max_tokens=300, warmup=20, save_every=20)
@@ -904,12 +892,11 @@ except MemoryError:
     print("killed; last checkpoint", last_checkpoint(home / "killed").name)
 
 # %% [markdown]
-# Now the same call again, in the same folder:
+# The same call again, in the same folder:
 
 # %%
 continued = run("killed")
-both = zip(straight.parameters(), continued.parameters())
-print(f"{max((a - b).abs().max().item() for a, b in both):.4f} apart")
+print(f"{apart(straight, continued):.4f} apart")
 lines = (home / "killed" / LOG).read_text().splitlines()
 print("steps in the log:", *(json.loads(line)["step"] for line in lines))
 
@@ -920,7 +907,7 @@ if CHECKING:
     assert [json.loads(line)["step"] for line in lines] == [0, 20, 40, 40, 50, 60]
 
 # %% [markdown]
-# The steps from 40 to 50 were made twice, and the log shows them once. (Step 0 and the second 40 are starts.) A signal costs no step at all, because the run has time to save. We send ourselves the one that a cluster sends, in the middle of the run:
+# The steps from 40 to 50 were made twice, and the log shows them once. (Step 0 and the second 40 are starts.) A signal costs no step at all, because the run has time to save. We send ourselves the one that a cluster sends:
 
 
 # %%
@@ -934,8 +921,7 @@ try:
 except Stopped as stopped:
     print(stopped)
 continued = run("stopped")
-both = zip(straight.parameters(), continued.parameters())
-print(f"{max((a - b).abs().max().item() for a, b in both):.4f} apart")
+print(f"{apart(straight, continued):.4f} apart")
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -992,10 +978,6 @@ print(f"{np.isin(seen, to_come).mean():.0%} of the first half would come again")
 # ### How far "to the bit" goes
 #
 # On one machine, with the same number of threads and the same release of PyTorch, a run of one process or two goes on to the last bit. A sum of floats depends on its order, so other threads, another processor or GPU, or three processes and more, whose sums PyTorch orders anew at each start, change the last digits. What never changes is which pairs a step sees.
-#
-# ### Why the log has no say
-#
-# It would be simpler to read the lowest loss and the validations waited for from the log, and to leave them out of the checkpoint. But then two files would have to agree, and a run can be killed between writing the one and the other. Whatever decides how a run goes on is in one file, which is whole or not there; the log is for people.
 #
 # ## Sources
 #

@@ -27,6 +27,7 @@ from annotated_transformer.positional_encoding import sinusoid
 from annotated_transformer.regularization import label_smoothed_loss
 from annotated_transformer.schedule import learning_rate
 from annotated_transformer.transformer import Transformer
+from tools.editions import CHECKER
 
 # --- What is right: the book's own code, PyTorch's, and formulas by hand
 
@@ -384,6 +385,17 @@ def train_simply(model, stream, steps, report):
         "missing",
         "right",
     }
+
+
+def test_of_a_workbook_counts_what_the_student_wrote(tmp_path):
+    """Not what the book has put in the place of a wrong part, nor what else is in it."""
+    book = "from annotated_transformer.layers import layer_norm as ours\n"
+    own = "layer_norm = checked('layer_norm', lambda x, gain, bias, eps: x, ours)\n"
+    file = tmp_path / "dora.py"
+    file.write_text(IMPORTS + CHECKER + book + own + parts(padding_mask))
+    said = dict(check_file(file, seconds=20))
+    assert said.pop("layer_norm").startswith("wrong")
+    assert {*said.values()} == {"missing"}
 
 
 @pytest.mark.parametrize(

@@ -15,6 +15,7 @@ from tools.chapters import ROOT, chapters, code_sources, selected
 from tools.editions import (
     EQUATION,
     PARTS,
+    SOLUTION,
     edition,
     plain_markdown,
     read_book,
@@ -34,21 +35,21 @@ RIGHT = """scores = query @ key.mT / math.sqrt(key.size(-1))
 UNSCALED = RIGHT.replace(" / math.sqrt(key.size(-1))", "")
 
 
-def lesson(name, solutions=False):
-    """A lesson of the workbook."""
+def lesson(name, kind="workbook"):
     (chapter,) = selected([name])
-    return edition(chapter, BOOK, PARTS, solutions)
+    return edition(chapter, BOOK, kind)
 
 
 def texts(notebook):
     return [cell.source for cell in notebook.cells if cell.cell_type == "markdown"]
 
 
-@pytest.mark.parametrize("parts", [{}, PARTS], ids=["readers", "workbook"])
-def test_nothing_is_left_that_only_the_site_reads(parts):
+@pytest.mark.parametrize("kind", ["readers", "workbook"])
+def test_nothing_is_left_that_only_the_site_reads(kind):
     for chapter in chapters():
-        notebook = edition(chapter, BOOK, parts, solutions=not parts)
+        notebook = edition(chapter, BOOK, kind)
         nbformat.validate(notebook)
+        assert all(texts(notebook)), f"{chapter.label}: Jupyter fills an empty cell"
         raw = [match[0] for text in texts(notebook) for match in RAW.finditer(text)]
         assert not raw, chapter.label
         for source in code_sources(notebook):
@@ -58,7 +59,7 @@ def test_nothing_is_left_that_only_the_site_reads(parts):
 def test_links_lead_to_pages_of_the_site():
     site = yaml.safe_load((ROOT / "_config.yml").read_text())["html"]["baseurl"]
     for chapter in chapters():
-        text = "\n".join(texts(edition(chapter, BOOK, {})))
+        text = "\n".join(texts(edition(chapter, BOOK)))
         pages = re.findall(rf"\]\({site}([\w/]+)\.html", text)
         assert pages or chapter.appendix
         for page in set(pages):
@@ -81,7 +82,11 @@ Beside.
 
 $$
 x
-$$ (eq-softmax)"""
+$$ (eq-softmax)
+
+**1. Write it** is [above](#the-code); the code below it is the solution.
+
+**2. Again** is easy. Solution: twice."""
     plain = plain_markdown(text, page, BOOK)
     assert "By [equation 3.1](" in plain and ". [Figure 3.1](" in plain
     assert "[Vaswani et al. (2017)](" in plain
@@ -89,12 +94,14 @@ $$ (eq-softmax)"""
     assert "<summary>Solution 1</summary>\n\nSee" in plain
     assert f"[above]({page}#the-code)" in plain and "/04_masks.html)" in plain
     assert "\n> Beside.\n" in plain and r"\tag{3.1} $$" in plain
-    assert "Solution" not in plain_markdown(text, page, BOOK, solutions=False)
+    without = SOLUTION.sub("", text)
+    assert "olution" not in without and "(#the-code).\n" in without
+    assert ":::{margin}" in without and without.endswith("is easy.")
 
 
 def test_every_figure_has_its_caption_below_its_picture():
     (chapter,) = selected(["3"])
-    cells = edition(chapter, BOOK, {}).cells
+    cells = edition(chapter, BOOK).cells
     captions = [i for i, c in enumerate(cells) if c.source.startswith("**Figure")]
     numbers = [cells[i].source.partition(" ")[2][:4] for i in captions]
     assert numbers == ["3.1.", "3.2.", "3.3.", "3.4.", "3.5."]
@@ -121,9 +128,8 @@ def missing(split):
 
 
 def first_cell(name, capsys):
-    (chapter,) = selected([name])
     try:
-        exec(code_sources(edition(chapter, BOOK, {}))[0], {})
+        exec(code_sources(lesson(name, "readers"))[0], {})
     except SystemExit as stop:
         return capsys.readouterr().out + str(stop)
     return capsys.readouterr().out
@@ -133,7 +139,7 @@ def test_the_first_cell_fetches_what_the_lesson_needs(in_colab, monkeypatch, cap
     """It says what it does, and takes the small things alone that this lesson imports."""
     commands = []
     monkeypatch.setattr(os, "system", lambda command: commands.append(command))
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.metadata.distributions", list)
     for name in ("3", "F"):
         said = first_cell(name, capsys)
         assert said.startswith("Fetching the book") and said.endswith("Ready.\n")
@@ -146,7 +152,7 @@ def test_the_first_cell_says_what_to_do(in_colab, monkeypatch, capsys, tmp_path)
     monkeypatch.setattr(os, "system", lambda command: 1)
     assert "run this cell again" in first_cell("3", capsys)
     monkeypatch.delitem(sys.modules, "google.colab")
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.metadata.distributions", list)
     assert "Missing: torch" in first_cell("3", capsys)
     monkeypatch.chdir(tmp_path)
     assert "git clone https://" in first_cell("3", capsys)
@@ -180,7 +186,8 @@ def test_blanks_keep_signature_and_docstring():
     for name, part in (("3", "attention"), ("6", "FeedForward")):
         blanks = [s for s in code_sources(lesson(name)) if "...  # yours" in s]
         (blank,) = blanks
-        (whole,) = (s for s in code_sources(lesson(name, True)) if blank[:60] in s)
+        wholes = code_sources(lesson(name, "solutions"))
+        (whole,) = (source for source in wholes if blank[:60] in source)
         assert part in blank and '"""' in blank and len(blank) < len(whole)
         assert ("self.linear1 = nn.Linear" in blank) == (part == "FeedForward")
 
@@ -189,7 +196,7 @@ def test_blanks_keep_signature_and_docstring():
 def test_no_cell_misses_a_solution(chapter):
     """What is taken out of the workbook defines nothing that a cell below needs."""
     whole = code_sources(chapter.read_script())[1:]
-    kept = code_sources(edition(chapter, BOOK, PARTS, False))
+    kept = code_sources(edition(chapter, BOOK, "workbook"))
     names = set().union(*map(bound, whole))
     assert names & set().union(*map(used, kept)) <= set().union(*map(bound, kept))
 
@@ -233,13 +240,14 @@ def test_the_workbook_runs_in_any_state(name, answers, said, capsys, monkeypatch
         part = line.partition(":")[0]
         file = scope[part].__code__.co_filename
         assert ("<string>" in file) == (": right" in line)
+        exec(code_sources(lesson(name))[0], scope)  # the first cell, once more
         again = scope["checked"](part, scope[part], scope[part])
         assert (again is scope[part]) and line in capsys.readouterr().out
 
 
 def test_what_somebody_changed_is_kept(tmp_path):
     path = tmp_path / "03_attention.ipynb"
-    assert write(lesson("3"), path) and write(lesson("3", True), path)
+    assert write(lesson("3"), path) and write(lesson("3", "solutions"), path)
     notebook = nbformat.read(path, as_version=4)
     assert "...  # yours" not in "".join(code_sources(notebook))
     notebook.cells[1].source += "\n\nMy note."

@@ -11,10 +11,9 @@ import json
 import re
 import sys
 from collections import Counter
-from dataclasses import dataclass
 from pathlib import Path
 from pprint import pformat
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import urljoin
 
 import nbformat
@@ -44,7 +43,6 @@ EQUATION = re.compile(r"\$\$ \((eq-[\w-]+)\)")
 LINK = re.compile(r"\]\((?=[\w./-]+\.(?:ipynb|md)\b|#)([^)]+)\)")
 
 WORK = re.compile(r"^@\w+\{(\w+),\n(.*?)^\}", re.M | re.S)
-ACCENTS = {r"{\'c}": "ć", r"{\"u}": "ü"}  # of authors whom the text names
 PARTS = {  # what a reader of the workbook writes, and what `check` calls it
     "attention": "attention",
     "causal_mask": "causal_mask",
@@ -57,10 +55,14 @@ PARTS = {  # what a reader of the workbook writes, and what `check` calls it
     "learning_rate": "learning_rate",
     "length_penalty": "length_penalty",
 }
-SOLUTION = "Show the solution"
+# What the workbook leaves out of a text
+SOLUTION = re.compile(
+    r":::\{admonition\} Solution[\s\S]*?\n:::$| Solution: .*|^Here is ours[^.:]*[.:] ?"
+    r"|[;,] (?:and|the) [\w ]* solution(?=\.)",
+    re.M,
+)
 DATA = {"multi30k": "Multi30k", "treebank": "the sample of the Penn Treebank"}
 DOWNLOAD = "*This lesson downloads {}, once, when a cell first asks for it.*"
-ON_GRAMMAR = {"15"}  # lessons that teach the same on sentences of the book's grammar
 OFFLINE = """
 from annotated_transformer import own_data
 from annotated_transformer.synchronous_grammar import grammar
@@ -76,11 +78,12 @@ except own_data.MissingData:
 FIRST_CELL = """\
 #@title Run this first: it finds the book's code, and in Colab fetches it
 import os, shlex, sys
-from importlib.util import find_spec
+from importlib.metadata import distributions
 
 url = "{url}"
 needs = {needs}
-lacks = [package for module, package in needs.items() if not find_spec(module)]
+has = {{package.name for package in distributions()}}
+lacks = [package for package in needs if package.split(">")[0] not in has]
 if "google.colab" in sys.modules:
     fetch = f"(test -e /book/book || git clone -q --depth 1 {{url}} /book)"
     if lacks:
@@ -98,22 +101,22 @@ sys.path.insert(0, up[0])
 print("Ready.")
 """
 CHECKER = '''
+written = globals().get("written", {})  # by you
 
 
-def checked(part, yours, ours, last={}):
+def checked(part, yours, ours):
     """Return what you wrote last if it is right, else the book's."""
     from annotated_transformer import check
 
     if yours is not ours:
-        last[part] = yours
-    verdict = check(part, last[part])
+        written[part] = yours
+    verdict = check(part, written[part])
     print(verdict if verdict else f"{verdict} Until it is right, the book's is used.")
-    return last[part] if verdict else ours
+    return written[part] if verdict else ours
 '''
 
 
-@dataclass(frozen=True)
-class Book:
+class Book(NamedTuple):
     """What texts refer to: addresses, numbers of figures and equations, cited works."""
 
     site: str
@@ -137,8 +140,9 @@ def read_book(root: Path = ROOT) -> Book:
                 f"{chapter.number.lstrip('0')}.{counts[kind]}",
                 f"{site}notebooks/{chapter.script.stem}.html#{anchor}",
             )
-    entries = WORK.findall((root / "book/references.bib").read_text(encoding="utf-8"))
-    works = {key: authors_and_year(entry) for key, entry in entries}
+    entries = (root / "book/references.bib").read_text(encoding="utf-8")
+    entries = entries.replace(r"{\'c}", "ć").replace(r"{\"u}", "ü")
+    works = {key: authors_and_year(entry) for key, entry in WORK.findall(entries)}
     return Book(site, config["repository"]["url"], numbers, works)
 
 
@@ -150,32 +154,24 @@ def labels(notebook: NotebookNode) -> list[str]:
             running = re.findall(r"^:::\{what-if\} (\w+)$", cell.source, re.M)
             found += [f"fig-what-if-{name}" for name in running]
             found += EQUATION.findall(cell.source)
-        elif "figure" in settings(cell):
-            found.append(settings(cell)["figure"]["name"])
+        elif figure := cell.metadata.get("mystnb", {}).get("figure"):
+            found.append(figure["name"])
     return found
-
-
-def settings(cell: NotebookNode) -> dict[str, Any]:
-    """Return what a cell tells the site: its figure, the words of its fold."""
-    return dict(cell.metadata.get("mystnb", {}))
 
 
 def authors_and_year(entry: str) -> tuple[str, str]:
     """Return the authors of a work, as a text names them, and its year."""
     fields = dict(re.findall(r"(author|year) = \{(.+)\}", entry))
-    for accented, letter in ACCENTS.items():
-        fields["author"] = fields["author"].replace(accented, letter)
     authors = fields["author"].split(" and ")
     names = [author.partition(",")[0].strip("{}") for author in authors]
-    if len(names) > 2:
-        return f"{names[0]} et al.", fields["year"]
-    return " and ".join(names), fields["year"]
+    several = f"{names[0]} et al."
+    return several if len(names) > 2 else " and ".join(names), fields["year"]
 
 
 # Text
 
 
-def plain_markdown(text: str, page: str, book: Book, solutions: bool = True) -> str:
+def plain_markdown(text: str, page: str, book: Book) -> str:
     """Return the text of a page in plain Markdown; `page` is its address on the site."""
 
     def reference(match: re.Match[str]) -> str:
@@ -196,13 +192,8 @@ def plain_markdown(text: str, page: str, book: Book, solutions: bool = True) -> 
     def link(match: re.Match[str]) -> str:
         return f"]({urljoin(page, re.sub(r'[.](ipynb|md)', '.html', match[1]))})"
 
-    def number(match: re.Match[str]) -> str:
-        return rf"\tag{{{book.numbers[match[1]][0]}}} $$"
-
     def box(match: re.Match[str]) -> str:
         kind, title, content = match[1], match[2], match[3].strip()
-        if title.startswith("Solution") and not solutions:
-            return ""
         if kind == "admonition":
             return f"<details>\n<summary>{title}</summary>\n\n{content}\n\n</details>"
         if kind == "what-if":
@@ -211,48 +202,48 @@ def plain_markdown(text: str, page: str, book: Book, solutions: bool = True) -> 
 
     written = CITATION.sub(citation, REFERENCE.sub(reference, text))
     written = BOX.sub(box, LINK.sub(link, written))
-    return EQUATION.sub(number, written).strip()
+    tagged = EQUATION.sub(lambda m: rf"\tag{{{book.numbers[m[1]][0]}}} $$", written)
+    return tagged.strip()
 
 
 # Cells
 
 
-def edition(
-    chapter: Chapter, book: Book, parts: dict[str, str], solutions: bool = True
-) -> NotebookNode:
-    """Return a chapter in plain Markdown; below each part, by its name, stands its check.
-
-    Without solutions, the parts are blank.
-    """
+def edition(chapter: Chapter, book: Book, kind: str = "readers") -> NotebookNode:
+    """Return a chapter in plain Markdown; but for readers, below each part stands its check."""
+    parts = {} if kind == "readers" else PARTS
+    is_workbook = kind == "workbook"
     page = f"{book.site}notebooks/{chapter.script.stem}.html"
     module = f"{PACKAGE}.{chapter.module}"
     cells: list[NotebookNode] = []
     for cell in chapter.paired().cells[1:]:
         if cell.cell_type == "markdown":
-            text = plain_markdown(cell.source, page, book, solutions)
+            text = SOLUTION.sub("", cell.source) if is_workbook else cell.source
+            text = plain_markdown(text, page, book)
             for name in cell.metadata.get("needs", []):
                 text += "\n\n" + DOWNLOAD.format(DATA[name])
-            cells.append(new_markdown_cell(text))
+            cells += [new_markdown_cell(text)] if text else []
             continue
-        is_solution = settings(cell).get("code_prompt_show") == SOLUTION
-        if cell.source.startswith(GUARDS) or (is_solution and not solutions):
+        on_site = cell.metadata.get("mystnb", {})
+        is_solution = on_site.get("code_prompt_show") == "Show the solution"
+        if cell.source.startswith(GUARDS) or (is_solution and is_workbook):
             continue
-        source, names = cell.source, []
+        source, checks = cell.source, []
         for node in ast.parse(source).body:
             if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in parts:
-                names.append(node.name)
-                source = source if solutions else blank(source, node)
+                name = node.name
+                source = blank(source, node) if is_workbook else source
+                check = f'{name} = checked("{parts[name]}", {name}, {module}.{name})'
+                checks.append(new_code_cell(f"import {module}\n\n{check}"))
         cells.append(code_cell(source, cell, outputs=[] if parts else cell.outputs))
-        if figure := settings(cell).get("figure"):
+        if figure := on_site.get("figure"):
             number, _ = book.numbers[figure["name"]]
             caption = plain_markdown(figure["caption"], page, book)
             cells.append(new_markdown_cell(f"**Figure {number}.** {caption}"))
-        for name in names:
-            check = f'{name} = checked("{parts[name]}", {name}, {module}.{name})'
-            cells.append(new_code_cell(f"import {module}\n\n{check}"))
-    needs = pformat(packages(cells), sort_dicts=False)
+        cells += checks
+    needs = pformat(packages(cells), compact=True)
     first = FIRST_CELL.format(url=book.repository, needs=needs)
-    first += OFFLINE * (chapter.number in ON_GRAMMAR) + CHECKER * bool(parts)
+    first += OFFLINE * (chapter.number == "15") + CHECKER * bool(parts)
     metadata = hiding_metadata(new_code_cell(metadata={"tags": ["hide-input"]}))
     cells.insert(0, new_code_cell(first.strip(), metadata=metadata))
     return with_stable_ids(new_notebook(metadata=KERNEL, cells=cells))
@@ -260,10 +251,8 @@ def edition(
 
 def blank(source: str, part: ast.FunctionDef | ast.ClassDef) -> str:
     """Leave of a function, or of a class's `forward`, the signature and the docstring."""
-    function = part
-    if isinstance(part, ast.ClassDef):
-        methods = [node for node in part.body if isinstance(node, ast.FunctionDef)]
-        function = next(node for node in methods if node.name == "forward")
+    functions = [node for node in ast.walk(part) if isinstance(node, ast.FunctionDef)]
+    function = next((f for f in functions if f.name == "forward"), functions[0])
     first = function.body[0]
     start = first.end_lineno if ast.get_docstring(function) else first.lineno - 1
     lines = source.splitlines()
@@ -271,9 +260,7 @@ def blank(source: str, part: ast.FunctionDef | ast.ClassDef) -> str:
     return "\n".join(lines)
 
 
-def code_cell(
-    source: str, cell: NotebookNode, outputs: list[NotebookNode]
-) -> NotebookNode:
+def code_cell(source: str, cell: NotebookNode, outputs: list[Any]) -> NotebookNode:
     """Return a code cell with a title, if it is closed, and its figures as pictures."""
     metadata = hiding_metadata(cell)
     if metadata:
@@ -286,7 +273,7 @@ def code_cell(
 
 def title(cell: NotebookNode) -> str:
     """Name a closed cell."""
-    if words := settings(cell).get("code_prompt_show"):
+    if words := cell.metadata.get("mystnb", {}).get("code_prompt_show"):
         return str(words).removeprefix("Show the ").capitalize()
     statements = ast.parse(cell.source).body
     if all(isinstance(node, ast.Import | ast.ImportFrom) for node in statements):
@@ -297,22 +284,15 @@ def title(cell: NotebookNode) -> str:
     return "Code of the figure" if drawn else "Code of what it prints"
 
 
-def packages(cells: list[NotebookNode]) -> dict[str, str]:
-    """Return what a lesson needs, by module: what the package does, and what cells import."""
+def packages(cells: list[NotebookNode]) -> list[str]:
+    """Return what a lesson needs: what the package does, and what cells import."""
     code = "\n".join(cell.source for cell in cells if cell.cell_type == "code")
     imports = set(re.findall(r"^ *(?:from|import) (\w+)", code, re.M))
     if "book" in imports:  # its figures
-        imports |= {"altair", "vl_convert"}
+        imports |= {"altair", "vl-convert-python"}
     lines = (ROOT / "tools/requirements/notebooks.txt").read_text(encoding="utf-8")
-    extra = {module_of(line): line for line in lines.split()}
-    own = project(ROOT)["project"]["dependencies"]
-    needs = {module_of(requirement): requirement for requirement in own}
-    return needs | {module: extra[module] for module in extra if module in imports}
-
-
-def module_of(requirement: str) -> str:
-    """Return the name under which a package is imported."""
-    return re.sub(r"(-python)?(>=.*)?$", "", requirement).replace("-", "_")
+    own: list[str] = project(ROOT)["project"]["dependencies"]
+    return own + [line for line in lines.split() if line.split(">")[0] in imports]
 
 
 # Files
@@ -343,24 +323,20 @@ def main() -> None:
     parser.add_argument("names", nargs="*", help="03_attention, 3 or attention")
     parser.add_argument("--solutions", action="store_true", help="for the teacher")
     arguments = parser.parse_intermixed_args()  # options may come first
-    folder = ROOT / "_build" / arguments.kind
-    if arguments.solutions:
-        folder = folder.with_name("solutions")
+    kind = "solutions" if arguments.solutions else arguments.kind
     try:
         selection = selected(arguments.names) or chapters()
     except ProblemError as error:
         sys.exit(f"nothing written\n{error}")
-    is_workbook = arguments.kind == "workbook"
-    if is_workbook:
-        selection = [chapter for chapter in selection if not chapter.appendix]
-    parts = PARTS if is_workbook else {}
     book = read_book()
     kept = []
     for chapter in selection:
-        notebook = edition(chapter, book, parts, arguments.solutions or not is_workbook)
-        if not write(notebook, folder / chapter.notebook.name):
+        if kind != "readers" and chapter.appendix:
+            continue
+        path = ROOT / "_build" / kind / chapter.notebook.name
+        if not write(edition(chapter, book, kind), path):
             kept.append(chapter.script.stem)
-    print(f"The notebooks are in {folder.relative_to(ROOT)}.")
+    print(f"The notebooks are in _build/{kind}.")
     if kept:
         print("You have changed these, so they stay as they are:", ", ".join(kept))
 
