@@ -92,7 +92,7 @@ other[0] = X[2]  # "cat" instead of the first "the"
 difference = encoder(text[None])[0] - encoder(other[None])[0]
 moved = difference[0].norm(dim=-1)
 for n in (1, 2, 5, 10):
-    print(f"after word {n:2}: {moved[n - 1] / moved[0]:.1%} of the change")
+    print(f"after word {n:2}: {moved[n - 1] / moved.max():.1%} of the change")
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -121,9 +121,9 @@ if CHECKING:
 
 # %%
 H = encoder(X[None])[0][0].detach()  # the states of our five words
-s = torch.randn(8).double()  # of a decoder; nothing here is trained
-W, U = torch.randn(2, 8, 8).double()
-a = torch.randn(8).double()
+width = H.size(1)
+s, a = torch.randn(2, width).double()  # s is a decoder's; nothing here is trained
+W, U = torch.randn(2, width, width).double()
 
 scores = torch.tanh(s @ W + H @ U) @ a
 shares = scores.softmax(dim=0)
@@ -134,7 +134,7 @@ print(
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    for j in range(5):
+    for j in range(len(H)):
         one = (a * torch.tanh(W.T @ s + U.T @ H[j])).sum()
         torch.testing.assert_close(one, scores[j])
     by_loop = sum(share * h for share, h in zip(scores.exp() / scores.exp().sum(), H))
@@ -175,9 +175,7 @@ from benchmarks.experiments import recall
 
 for kind in recall.KINDS:
     share = recall.accuracy(kind, distance=4, steps=300)
-    print(
-        f"{kind:11} {recall.weights(kind):,} weights, {share:.0%} right after 300 updates"
-    )
+    print(f"{kind:11} {recall.weights(kind):,} weights, {share:.0%} right")
 
 # %% tags=["remove-cell"]
 if CHECKING:

@@ -343,14 +343,15 @@ print("cells that differ:", (right ^ flat).sum().item(), "of", right.numel())
 
 # %%
 tokens = torch.tensor([[5, 6, 7, 8, PAD, PAD]])
-bare = attention(x[:, :4], x[:, :4], x[:, :4])[0]
+kept = tokens[0] != PAD
+bare = attention(x[:, kept], x[:, kept], x[:, kept])[0]
 for name, mask in {"with the mask": padding_mask(tokens)[0], "without": None}.items():
-    words = attention(x, x, x, mask)[0][:, :4]
+    words = attention(x, x, x, mask)[0][:, kept]
     print(f"{name}: words off by {(words - bare).abs().max():.2f}")
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    masked = attention(x, x, x, padding_mask(tokens)[0])[0][:, :4]
+    masked = attention(x, x, x, padding_mask(tokens)[0])[0][:, kept]
     torch.testing.assert_close(masked, bare)
     assert (words - bare).abs().max() > 0.1
 

@@ -209,13 +209,14 @@ if CHECKING:
 # %%
 random = torch.Generator().manual_seed(0)
 inputs = torch.randn(8000, 8, generator=random, dtype=torch.float64)
+half = len(inputs) // 2
 product = inputs[:, 0] * inputs[:, 1]
 for d_ff in (8, 64, 512):
     patterns = torch.randn(8, d_ff, generator=random, dtype=torch.float64)
     thresholds = torch.randn(d_ff, generator=random, dtype=torch.float64)
     outputs = (inputs @ patterns + thresholds).relu()
-    fitted = torch.linalg.lstsq(outputs[:4000], product[:4000]).solution
-    missed = (outputs[4000:] @ fitted - product[4000:]).var() / product.var()
+    fitted = torch.linalg.lstsq(outputs[:half], product[:half]).solution
+    missed = (outputs[half:] @ fitted - product[half:]).var() / product.var()
     print(f"d_ff {d_ff:3}: {missed:.2f} of the variance is missed")
 
 # %% [markdown]

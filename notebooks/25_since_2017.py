@@ -177,7 +177,7 @@ if CHECKING:
 # %% [markdown]
 # ### Grouped queries and the KV cache
 #
-# A model that writes keeps the keys and values of all earlier tokens in [a cache](19_decoding.ipynb#the-kv-cache), and each step has to fetch them. So several heads of queries share one head of keys and values {cite:p}`ainslie2023gqa`: in the settings above, 32 heads share 8 (`num_key_value_heads`).
+# A model that writes keeps the keys and values of all earlier tokens in [a cache](19_decoding.ipynb#the-kv-cache), and each step has to fetch them. So several heads of queries share one head of keys and values, in **grouped-query attention** {cite:p}`ainslie2023gqa`: in the settings above, 32 heads share 8 (`num_key_value_heads`).
 #
 # Llama 3 70B shows why. It has 80 layers with 64 heads of queries, each 128 wide. If it had 64 heads of keys and values as well, those of one text of 131,072 tokens would take $2 \cdot 80 \cdot 64 \cdot 128 \cdot 131{,}072$ numbers of two bytes, or 320 GiB, more than twice as much as the weights with their 131 GiB. It has 8, which take 40 GiB.
 #
