@@ -134,7 +134,7 @@ if CHECKING:
 # %% [markdown]
 # More than five times as much. The GPU's memory has to hold the largest batch, so in most steps most of it is unused. And one gradient is a mean over 200 target tokens, another over 1,400.
 #
-# The paper therefore fixes the number of *tokens*, about 25,000 on each side, and lets the number of sentences follow. A batch whose longest source has $S$ positions and whose longest target has $T$ gets
+# The paper therefore gives each batch a token budget, about 25,000 on each side, and lets the number of sentences follow. A batch whose longest source has $S$ positions and whose longest target has $T$ gets
 #
 # $$ B = \left\lfloor \frac{\text{max tokens}}{\max(S, T)} \right\rfloor \text{ rows.} $$ (eq-rows)
 #
