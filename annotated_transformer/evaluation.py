@@ -38,7 +38,8 @@ def score(hypotheses: Sequence[str], references: Sequence[str]) -> Scores:
     Raises ValueError if they differ in number or there are none.
     """
     given, wanted = len(hypotheses), len(references)
-    if isinstance(references, str) or given != wanted or not wanted:
+    no_list = isinstance(hypotheses, str) or isinstance(references, str)
+    if no_list or given != wanted or not wanted:
         counts = f"{given:,} translations for {wanted:,} references"
         raise ValueError(f"{counts}: give lists, with one translation for each")
     bleu = BLEU(tokenize="char" if mostly_unspaced(references) else "13a")

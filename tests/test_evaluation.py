@@ -89,6 +89,7 @@ def test_without_compounds_and_quotes_it_is_the_usual_score() -> None:
         ([], [], "0 translations for 0 references"),
         ("one", ["one"], "3 translations for 1 references"),
         (["a"], "a", "1 translations for 1 references"),
+        ("ab", ["a", "b"], "2 translations for 2 references"),
     ],
 )
 def test_what_cannot_be_scored_is_refused(hypotheses, references, counts) -> None:

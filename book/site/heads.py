@@ -8,6 +8,7 @@ the first sentence. What is needed and what is extra is in `book/site/chapters.y
 import ast
 import re
 from functools import lru_cache
+from html import escape
 from pathlib import Path
 from typing import Any
 
@@ -56,11 +57,12 @@ def fold_imports(app: Sphinx, doctree: nodes.document) -> None:
 
 
 def fold_solutions(app: Sphinx, doctree: nodes.document, docname: str) -> None:
-    """Fold solutions in words as those in code are folded, without a script."""
+    """Fold solutions in words, and the like, as code is folded: without a script."""
     for box in list(doctree.findall(nodes.admonition)):
         if "dropdown" in box["classes"]:
-            _, *content = box.children
-            head = '<details class="hide"><summary>Solution</summary>'
+            title, *content = box.children
+            name = title.astext().rstrip(" 0123456789")
+            head = f'<details class="hide"><summary>{escape(name)}</summary>'
             opening = nodes.raw("", head, format="html")
             closing = nodes.raw("", "</details>", format="html")
             box.parent.replace(box, [opening, *content, closing])
