@@ -57,6 +57,7 @@ def enter(part: str, **table: Any) -> None:
 # --- The checker ---
 
 Outcome = list[Tensor] | str  # what code returned, or why there is nothing to compare
+UNWRITTEN = "not written yet"  # it raises NotImplementedError
 
 
 def outcome(code: Code, row: tuple[Any, ...], returns: int) -> Outcome:
@@ -71,6 +72,8 @@ def outcome(code: Code, row: tuple[Any, ...], returns: int) -> Outcome:
         arguments.append(value)
     try:
         result = code(*arguments)
+    except NotImplementedError:
+        return UNWRITTEN
     except (Exception, SystemExit) as error:  # any code of a reader, any error
         return f"it raises {type(error).__name__} ({error})"
     if isinstance(result, Verdict):  # of a milestone
@@ -156,6 +159,8 @@ def check(part: str, yours: Code) -> Verdict:
         failures = differences(results, outcomes(exercise.right, exercise))
         if not failures:
             return Verdict(f"{part}: right")
+        if UNWRITTEN in failures.values():
+            return Verdict(f"{part}: {UNWRITTEN}.")
         silent = [name for name in failures if isinstance(results[name], str)]
         if len(silent) < len(failures):  # there are wrong numbers to explain
             if str(outcomes(yours, exercise)) != str(results):
@@ -604,7 +609,7 @@ def parts_of(file: Path) -> dict[str, Code]:
     sys.path.insert(0, str(file.parent))
     names: dict[str, Any] = {"__name__": STUDENT}
     exec(compile(text, file, "exec"), names)
-    if "checked" in names:  # a workbook, in which the rest is the book's
+    if {"checked", "written"} <= names.keys():  # a workbook: the rest is the book's
         return dict(names["written"])
     found: dict[str, Code] = {}
     for part, exercise in EXERCISES.items():
@@ -657,5 +662,6 @@ def check_file(file: Path, seconds: float) -> Iterator[tuple[str, str]]:
         yield "file", found
         return
     for part in EXERCISES:
-        said = ask(file, part, seconds) if part in found else "missing"
-        yield part, said.removeprefix(f"{part}: ")
+        said = ask(file, part, seconds) if part in found else UNWRITTEN
+        said = said.removeprefix(f"{part}: ")
+        yield part, "missing" if UNWRITTEN in said else said

@@ -392,10 +392,18 @@ def test_of_a_workbook_counts_what_the_student_wrote(tmp_path):
     book = "from annotated_transformer.layers import layer_norm as ours\n"
     own = "layer_norm = checked('layer_norm', lambda x, gain, bias, eps: x, ours)\n"
     file = tmp_path / "dora.py"
+    own += "def shift(target):\n    raise NotImplementedError\n"
+    own += "shift = checked('shift', shift, ours)\n"
     file.write_text(IMPORTS + CHECKER + book + own + parts(padding_mask))
     said = dict(check_file(file, seconds=20))
     assert said.pop("layer_norm").startswith("wrong")
     assert {*said.values()} == {"missing"}
+
+
+def test_a_file_may_have_a_helper_of_the_workbooks_name(tmp_path):
+    file = tmp_path / "emil.py"
+    file.write_text(IMPORTS + "checked = print\n" + parts(length_penalty))
+    assert dict(check_file(file, seconds=20))["length_penalty"] == "right"
 
 
 @pytest.mark.parametrize(

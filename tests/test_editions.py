@@ -33,6 +33,7 @@ RIGHT = """scores = query @ key.mT / math.sqrt(key.size(-1))
     weights = scores.softmax(-1).nan_to_num()
     return weights @ value, weights"""
 UNSCALED = RIGHT.replace(" / math.sqrt(key.size(-1))", "")
+YOURS = "raise NotImplementedError  # yours"
 
 
 def lesson(name, kind="workbook"):
@@ -184,7 +185,7 @@ def test_the_book_passes_its_own_checks():
 def test_blanks_keep_signature_and_docstring():
     """Of a class only `forward` is blank: cells below use the names of its parts."""
     for name, part in (("3", "attention"), ("6", "FeedForward")):
-        blanks = [s for s in code_sources(lesson(name)) if "...  # yours" in s]
+        blanks = [s for s in code_sources(lesson(name)) if YOURS in s]
         (blank,) = blanks
         wholes = code_sources(lesson(name, "solutions"))
         (whole,) = (source for source in wholes if blank[:60] in source)
@@ -206,18 +207,18 @@ def filled(notebook, answers):
     code = "\n\n".join(code_sources(notebook))
     for name, body in answers.items():
         head = re.search(rf'def {name}\(.*?""".*?"""\n    ', code, re.S)
-        assert head and code[head.end() :].startswith("...  # yours")
-        code = code[: head.end()] + body + code[head.end() + len("...  # yours") :]
+        assert head and code[head.end() :].startswith(YOURS)
+        code = code[: head.end()] + body + code[head.end() + len(YOURS) :]
     return code
 
 
 @pytest.mark.parametrize(
     ("name", "answers", "said"),
     [
-        ("3", {}, ["it returns None"]),
+        ("3", {}, ["attention: not written yet"]),
         ("3", {"attention": RIGHT}, ["attention: right"]),
         ("3", {"attention": UNSCALED}, ["not divided by sqrt(d_k)"]),
-        ("4", {}, ["causal_mask: wrong", "padding_mask: wrong"]),
+        ("4", {}, ["causal_mask: not written", "padding_mask: not written"]),
         (
             "4",
             {
@@ -249,7 +250,7 @@ def test_what_somebody_changed_is_kept(tmp_path):
     path = tmp_path / "03_attention.ipynb"
     assert write(lesson("3"), path) and write(lesson("3", "solutions"), path)
     notebook = nbformat.read(path, as_version=4)
-    assert "...  # yours" not in "".join(code_sources(notebook))
+    assert YOURS not in "".join(code_sources(notebook))
     notebook.cells[1].source += "\n\nMy note."
     nbformat.write(notebook, path)
     assert not write(lesson("3"), path)

@@ -61,6 +61,9 @@ SOLUTION = re.compile(
     r"|[;,] (?:and|the) [\w ]* solution(?=\.)",
     re.M,
 )
+TASK = """\
+**Yours to write:** the body of `{}`. The cell below it says whether it is right, and until it is, \
+the lesson goes on with the book's."""
 DATA = {"multi30k": "Multi30k", "treebank": "the sample of the Penn Treebank"}
 DOWNLOAD = "*This lesson downloads {}, once, when a cell first asks for it.*"
 OFFLINE = """
@@ -235,6 +238,9 @@ def edition(chapter: Chapter, book: Book, kind: str = "readers") -> NotebookNode
                 source = blank(source, node) if is_workbook else source
                 check = f'{name} = checked("{parts[name]}", {name}, {module}.{name})'
                 checks.append(new_code_cell(f"import {module}\n\n{check}"))
+                if is_workbook:
+                    body = f"{name}.forward" if isinstance(node, ast.ClassDef) else name
+                    cells.append(new_markdown_cell(TASK.format(body)))
         cells.append(code_cell(source, cell, outputs=[] if parts else cell.outputs))
         if figure := on_site.get("figure"):
             number, _ = book.numbers[figure["name"]]
@@ -256,7 +262,8 @@ def blank(source: str, part: ast.FunctionDef | ast.ClassDef) -> str:
     first = function.body[0]
     start = first.end_lineno if ast.get_docstring(function) else first.lineno - 1
     lines = source.splitlines()
-    lines[start : function.end_lineno] = [" " * first.col_offset + "...  # yours"]
+    yours = "raise NotImplementedError  # yours"
+    lines[start : function.end_lineno] = [" " * first.col_offset + yours]
     return "\n".join(lines)
 
 
