@@ -109,12 +109,12 @@ def enter(part: str, **table: Any) -> None:
 # %% [markdown]
 # ## The checker
 #
-# Code under test may raise, exit, change its arguments, or return a tuple, a number or an array of NumPy. It gets arguments of its own, and what it does becomes tensors or a sentence. What raises `NotImplementedError`, as the blanks of the [workbook](../book/teaching.md) do, isn't written yet, which is no mistake. Extra tensors are ignored, so an attention may return its weights as well.
+# Code under test may raise, exit, change its arguments, or return a tuple, a number or an array of NumPy. It gets arguments of its own, and what it does becomes tensors or a sentence. A blank of the [workbook](../book/teaching.md) raises `NotImplementedError`, without a text: it isn't written yet, which is no mistake. (With a text it may come from PyTorch, and is one.) Extra tensors are ignored, so an attention may return its weights as well.
 
 
 # %% tags=["export"]
 Outcome = list[Tensor] | str  # what code returned, or why there is nothing to compare
-UNWRITTEN = "not written yet"  # it raises NotImplementedError
+UNWRITTEN = "not written yet"  # it raises a bare NotImplementedError
 
 
 def outcome(code: Code, row: tuple[Any, ...], returns: int) -> Outcome:
@@ -129,9 +129,9 @@ def outcome(code: Code, row: tuple[Any, ...], returns: int) -> Outcome:
         arguments.append(value)
     try:
         result = code(*arguments)
-    except NotImplementedError:
-        return UNWRITTEN
     except (Exception, SystemExit) as error:  # any code of a reader, any error
+        if isinstance(error, NotImplementedError) and not error.args:
+            return UNWRITTEN
         return f"it raises {type(error).__name__} ({error})"
     if isinstance(result, Verdict):  # of a milestone
         return result
@@ -769,9 +769,9 @@ def check_file(file: Path, seconds: float) -> Iterator[tuple[str, str]]:
         yield "file", found
         return
     for part in EXERCISES:
-        said = ask(file, part, seconds) if part in found else UNWRITTEN
+        said = ask(file, part, seconds) if part in found else "missing"
         said = said.removeprefix(f"{part}: ")
-        yield part, "missing" if UNWRITTEN in said else said
+        yield part, "missing" if said == f"{UNWRITTEN}." else said
 
 
 # %% [markdown]

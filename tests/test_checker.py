@@ -400,6 +400,16 @@ def test_of_a_workbook_counts_what_the_student_wrote(tmp_path):
     assert {*said.values()} == {"missing"}
 
 
+def test_an_operation_that_pytorch_lacks_is_a_mistake_and_no_blank(tmp_path):
+    """PyTorch raises NotImplementedError, too, for instance for a softmax of integers."""
+    file = tmp_path / "fritz.py"
+    file.write_text(
+        "def attention(q, k, v, m):\n    return (q @ k.mT).long().softmax(-1)\n"
+    )
+    said = dict(check_file(file, seconds=20))["attention"]
+    assert said.startswith("wrong") and "not implemented for" in said
+
+
 def test_a_file_may_have_a_helper_of_the_workbooks_name(tmp_path):
     file = tmp_path / "emil.py"
     file.write_text(IMPORTS + "checked = print\n" + parts(length_penalty))
