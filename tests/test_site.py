@@ -430,10 +430,14 @@ def test_references_in_the_reference_part_lead_to_sections():
 def test_words_are_tokens_and_names_are_code():
     """A name that the page's code uses is code; so is one with capitals within."""
     page = new_document("a page")
-    page += nodes.literal_block("", "import torch\nmask = torch.ones(2).tril()")
+    page += nodes.literal_block(
+        "", "import torch\nmask = torch.ones(2).tril()", language="ipython3"
+    )
+    page += nodes.literal_block("", "Fischen")  # an output
     code = names_of(page)
     assert {"mask", "tril", "ones", "torch"} <= code
-    assert code.isdisjoint({"likes", "Katze"}) and WORD.fullmatch("Katze")
+    assert code.isdisjoint({"likes", "Katze", "Fischen", "is"})
+    assert WORD.fullmatch("Katze")
     assert not WORD.fullmatch("LambdaLR") and not WORD.fullmatch("d_model")
 
 

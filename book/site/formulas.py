@@ -17,6 +17,8 @@ INSIDE = re.compile(
 )  # a matrix, or aligned lines
 RELATION = re.compile(r"(?<![&:])=|\\(?:approx|equiv|[lg]eq?|neq?|in|to|sim)\b")
 CLASSES = "math notranslate nohighlight"
+PART = '<span class="katex-base">'
+SPACE = r"\qquad"  # between statements side by side
 
 
 @functools.cache
@@ -30,10 +32,12 @@ def engine() -> MiniRacer:
 def typeset(tex: str, display: bool) -> str:
     """Return a formula as HTML, with MathML for those who listen.
 
-    A line of it may end before a relation; KaTeX alone would end it behind one.
+    A line of it may end before a relation; KaTeX alone would end it behind one. Between parts
+    stands <wbr>, which breaks a line even in a span that keeps the formula and a sign together.
     """
     tex = RELATION.sub(r"\\allowbreak \g<0>\\nobreak ", tex)
-    return str(engine().call("katex.renderToString", tex, {"displayMode": display}))
+    html = str(engine().call("katex.renderToString", tex, {"displayMode": display}))
+    return html.replace(f"</span>{PART}", f"</span><wbr>{PART}")
 
 
 def typeset_formulas(app: Sphinx, doctree: nodes.document) -> None:
@@ -45,6 +49,8 @@ def typeset_formulas(app: Sphinx, doctree: nodes.document) -> None:
         tex = node.astext()
         if display and has_lines(tex):
             tex = rf"\begin{{split}}{tex}\end{{split}}"
+        elif display and SPACE in tex:  # a line ends between two statements, and in none
+            tex = rf"{SPACE}\allowbreak ".join(f"{{{part}}}" for part in tex.split(SPACE))
         try:
             node["typeset"] = typeset(tex, display)
         except JSEvalException as error:

@@ -1,7 +1,8 @@
 """Tokens look like tokens: in prose, a word of a sentence that stands in code type becomes a chip.
 
 `likes` is a token, `tril` is code. What a page's own code uses, Python or the package is code, but
-for the words of the running example; every other plain word, and a special token, is a token.
+for the words of the running example; every other plain word, and a special token, is a token. Where
+a page is no chapter, only those of the example and special ones are.
 """
 
 import ast
@@ -19,24 +20,25 @@ from tools.package import label_of, module_of, modules, public_names
 EXAMPLE = frozenset("the black cat likes fish die schwarze Katze mag Fisch".split())  # noqa: SIM905
 SPECIAL = re.compile(r"</?(?:s|pad|unk)>|[.,?!]")
 WORD = re.compile(r"[^\W\d_][^\W\d_A-Z]*")  # no capitals within, as in LambdaLR
-PYTHON = {*keyword.kwlist, *dir(builtins), "torch", "numpy", "self"}
+ENGLISH = {"is", "in", "and", "not"}  # Python's words, too, but we quote them as words
+PYTHON = {*keyword.kwlist, *dir(builtins), "torch", "numpy", "self"} - ENGLISH
 # Presets, and names of other programs' code, which no cell of the page uses
 OTHER_CODE = (
     "tiny small base big captions everyday view tokenizers nan count memory meta generate "
-    "none char floor lc yes sacrebleu"
+    "none char false floor lc yes sacrebleu"
 )
 LAST_CHAPTER = 25  # later ones speak of programs, not of words
 
 
 def mark_tokens(app: Sphinx, doctree: nodes.document, docname: str) -> None:
-    """Give the tokens of a chapter's prose the class `token`."""
+    """Give the tokens of a page's prose the class `token`."""
     label = label_of(docname)
-    if label is None or label.isalpha() or int(label) > LAST_CHAPTER:
+    if label and (label.isalpha() or int(label) > LAST_CHAPTER):
         return
     code = names_of(doctree) | package_names(Path(app.srcdir)) | {module_of(docname)}
     for literal in doctree.findall(nodes.literal):
         text = literal.astext()
-        is_word = WORD.fullmatch(text) is not None and text not in code
+        is_word = bool(label and WORD.fullmatch(text)) and text not in code
         if text in EXAMPLE or is_word or SPECIAL.fullmatch(text):
             literal["classes"].append("token")
 
@@ -45,6 +47,8 @@ def names_of(doctree: nodes.document) -> set[str | None]:
     """Return all names in the Python code of a page."""
     names: set[str | None] = {*PYTHON, *OTHER_CODE.split()}
     for block in doctree.findall(nodes.literal_block):
+        if "python" not in block.get("language", ""):
+            continue  # an output
         for node in statements(block.astext()):
             match node:
                 case ast.Name(id=name) | ast.arg(arg=name) | ast.keyword(arg=name):
