@@ -461,6 +461,7 @@ enter(
         "the first position is 1, not 0": partial(waves, first=1),
         "the cosine has a rate of its own": partial(waves, shared=1, step=1),
         "the exponent is i / d, not 2i / d": partial(waves, step=1),
+        "the exponent is 4i / d: columns 0, 2, 4 are 2i": partial(waves, step=4),
     },
 )
 
