@@ -21,6 +21,7 @@ pytest.importorskip("jupyter_book")
 from bs4 import BeautifulSoup
 from docutils import nodes
 from docutils.utils import new_document
+from fontTools.ttLib import TTFont
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from py_mini_racer import JSEvalException
 
@@ -513,7 +514,11 @@ def test_scripts_come_along(book):
     """Neither charts nor icons need a script of others, and formulas need fonts alone."""
     static = book / "_build" / "html" / "_static"
     assert not list(static.rglob("*vega*"))
-    assert (static / "katex" / "fonts" / "KaTeX_Main-Regular.woff2").exists()
+    font = TTFont(static / "katex" / "fonts" / "KaTeX_Main-Regular.woff2")
+    assert {"a", "Z", "+"} <= {chr(code) for code in font.getBestCmap()}
+    assert len(font.getBestCmap()) < 200  # what pages show
+    style = (static / "styles" / "pydata-sphinx-theme.css").read_text(encoding="utf-8")
+    assert ".bd-article" in style and ".accordion-button" not in style
     scripts = [
         tag["src"]
         for tag in page(book, "notebooks/07_adding.html").select("script[src]")

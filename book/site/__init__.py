@@ -53,7 +53,7 @@ def setup(app: Sphinx) -> dict[str, Any]:
     app.add_directive("picture", pictures.Picture)
     app.add_post_transform(pictures.ShowPictures)
     app.connect("build-finished", assets.write_card)
-    app.connect("build-finished", assets.keep_used_icons)
+    app.connect("build-finished", assets.keep_what_is_used)
     app.connect("build-finished", assets.leave_out)
     app.connect("build-finished", assets.write_style_without_scripts)
     # Before anything copies a title with a formula

@@ -1,7 +1,9 @@
 """Icons, card and themes of the site, written here; what a page can do without."""
 
+import html
 import re
 import shutil
+import string
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,13 @@ from fontTools import subset
 from sphinx.application import Sphinx
 
 THEME = Path(pydata_sphinx_theme.__file__).parent / "theme/pydata_sphinx_theme/static"
-ICON_NAME = re.compile(r"\bfa-[\w-]+")
+ASSETS = Path(__file__).parent / "assets"
+RULE = re.compile(r"([^{}]+)\{[^{}]*\}")  # of a style sheet
+CLASS = re.compile(r"\.(-?[A-Za-z_][\w-]*)")
+NEGATION = re.compile(r":not\([^()]*\)")
+WORD = re.compile(r"[\w-]+")
 ICON_CODE = re.compile(r':"\\([ef][0-9a-f]{3})"')
-ICON_RULE = re.compile(r'(?:\.fa-[\w-]+:before,?)+\{content:"\\[0-9a-f]+"\}')
+TYPED = string.printable + "äöüßÄÖÜ"  # in the page that translates
 NO_SCRIPT = "no_script.css"
 COMMENT = re.compile(r"/\*.*?\*/", re.S)
 THEMED_RULE = re.compile(r"([^{};]*\bdata-theme=[^{};]*)\{([^{}]*)\}")
@@ -28,31 +34,44 @@ UNUSED = re.compile(
 )
 
 
-def keep_used_icons(app: Sphinx, exception: Exception | None) -> None:
-    """Leave in the theme's fonts and style sheet the icons that pages show: a dozen of 2,000."""
+def keep_what_is_used(app: Sphinx, exception: Exception | None) -> None:
+    """Leave what pages and scripts use: of 2,000 icons a dozen, a third of the theme's style."""
     if exception or app.builder.format != "html":
         return
-    static = Path(app.outdir) / "_static"
-    shown: set[str] = set()
-    for page in Path(app.outdir).rglob("*.html"):
-        shown.update(ICON_NAME.findall(page.read_text(encoding="utf-8")))
+    out = Path(app.outdir)
+    static = out / "_static"
+    files = [*out.rglob("*.html"), *out.rglob("*.js")]
+    text = html.unescape("".join(file.read_text(encoding="utf-8") for file in files))
+    words = set(WORD.findall(text))
 
     def kept(rule: re.Match[str]) -> str:
-        return "" if shown.isdisjoint(ICON_NAME.findall(rule[0])) else rule[0]
+        selectors = NEGATION.sub("", rule[1]).split(",")
+        used = any(words.issuperset(CLASS.findall(selector)) for selector in selectors)
+        return rule[0] if used else ""
 
     style_sheet = Path("styles", "pydata-sphinx-theme.css")
-    style = ICON_RULE.sub(kept, (THEME / style_sheet).read_text(encoding="utf-8"))
+    style = RULE.sub(kept, (THEME / style_sheet).read_text(encoding="utf-8"))
     (static / style_sheet).write_text(style, encoding="utf-8")
-    codes = [int(code, 16) for code in ICON_CODE.findall(style)]
-    fonts = Path("vendor", "fontawesome", "webfonts")
-    for path in (THEME / fonts).glob("*.woff2"):
-        options = subset.Options(flavor="woff2", drop_tables=["FFTM"])
-        font = subset.load_font(path, options)
-        subsetter = subset.Subsetter(options)
-        subsetter.populate(unicodes=codes)
-        subsetter.subset(font)
-        subset.save_font(font, static / fonts / path.name, options)
-        (static / fonts / path.name).with_suffix(".ttf").unlink(missing_ok=True)
+    icons = [int(code, 16) for code in ICON_CODE.findall(style)]
+    webfonts = Path("vendor", "fontawesome", "webfonts")
+    for font in (THEME / webfonts).glob("*.woff2"):
+        write_part(font, icons, static / webfonts / font.name)
+        (static / webfonts / font.name).with_suffix(".ttf").unlink(missing_ok=True)
+    letters = [ord(letter) for letter in set(text) | set(TYPED)]
+    for font in ASSETS.rglob("*.woff2"):
+        write_part(font, letters, static / font.relative_to(ASSETS))
+
+
+def write_part(font: Path, characters: list[int], target: Path) -> None:
+    """Write a font with no more than some characters."""
+    options = subset.Options(flavor="woff2", hinting=False, layout_features=["*"])
+    options.notdef_outline = True  # a box for what no font has
+    options.drop_tables += ["FFTM"]
+    loaded = subset.load_font(font, options)
+    subsetter = subset.Subsetter(options)
+    subsetter.populate(unicodes=characters)
+    subsetter.subset(loaded)
+    subset.save_font(loaded, target, options)
 
 
 def write_card(app: Sphinx, exception: Exception | None) -> None:
@@ -98,7 +117,7 @@ def write_style_without_scripts(app: Sphinx, exception: Exception | None) -> Non
             if mark.search(selector)
         ]
         blocks.append(f"@media {medium} {{{''.join(chosen)}}}\n")
-    own = (Path(__file__).parent / "assets" / NO_SCRIPT).read_text(encoding="utf-8")
+    own = (ASSETS / NO_SCRIPT).read_text(encoding="utf-8")
     (static / NO_SCRIPT).write_text(own + "".join(blocks), encoding="utf-8")
 
 

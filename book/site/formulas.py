@@ -49,8 +49,9 @@ def typeset_formulas(app: Sphinx, doctree: nodes.document) -> None:
         tex = node.astext()
         if display and has_lines(tex):
             tex = rf"\begin{{split}}{tex}\end{{split}}"
-        elif display and SPACE in tex:  # a line ends between two statements, and in none
-            tex = rf"{SPACE}\allowbreak ".join(f"{{{part}}}" for part in tex.split(SPACE))
+        elif display and SPACE in tex:
+            statements = [f"{{{part}}}" for part in tex.split(SPACE)]  # each unbroken
+            tex = rf"{SPACE}\allowbreak ".join(statements)
         try:
             node["typeset"] = typeset(tex, display)
         except JSEvalException as error:
