@@ -17,7 +17,7 @@ show_machine("transformer")
 # %% [markdown]
 # All parts are built. What remains is to connect them, and here a mistake is easy to miss: a model with a wrong connection raises no error, it trains, and its loss may even look better than it should. We'll meet such a loss.
 #
-# Let the source be *die schwarze Katze mag Fisch*, and let *the black cat* be written already. That the next word is `likes`, only the source can tell, by its `mag`. By which lines of the map does `mag` travel from the bottom to the output, and where does it meet `cat`?
+# Let the source be *die schwarze Katze mag Fisch*, and let *the black cat* be written already. Only the source, by its `mag`, can tell that the next word is `likes`. By which lines of the map does `mag` travel from the bottom to the output, and where does it meet `cat`?
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-map", "caption": "Where am I, and what shape is it? The paper's Figure 1 for the base model, read from the bottom up: encoder on the left, decoder on the right. Each box opens the chapter that builds it, and says how many numbers it learns. The stream has the shape (B, S, D) on the left and (B, T, D) on the right, all the way up; D = 512 numbers per word, |V| = 37,000 words. Blue, orange and green arrows carry queries, keys and values, pink ones positions. What stands in a dotted frame is stacked six times, and its counts are for one layer."}}
 from book.figures import INK, KEY, POSITION, QUERY, RESIDUAL, SKY
@@ -246,7 +246,7 @@ def make_positions(c: TransformerConfig) -> Positions:
 
 
 # %% [markdown]
-# Every layer is made anew. A popular shortcut makes one layer and copies it, but then the first gradients push neighboring layers in similar directions: in a small test their cosine was 0.54 to 0.66 for copies, and near 0 for layers made one by one.
+# Every layer is made anew, because copies of one layer would start alike and be pushed in similar directions.
 
 
 # %% tags=["export"]
@@ -277,7 +277,7 @@ def make_decoder(c: TransformerConfig) -> Decoder:
 # \pm\sqrt{\frac{6}{\text{rows} + \text{columns}}}
 # $$ (eq-glorot)
 #
-# and biases start at 0. With only the rows in the rule, a signal would keep its size on the way forward, and with only the columns on the way back, so it's a compromise. The [embedding](07_embeddings.ipynb#why-multiply-by-the-square-root-of-) and the norms start by themselves.
+# and biases start at 0. With twice the rows in place of the sum, a signal would keep its size on the way forward, and with twice the columns on the way back, so the sum is a compromise. The [embedding](07_embeddings.ipynb#why-multiply-by-the-square-root-of-) and the norms start by themselves.
 
 
 # %% tags=["export"]
@@ -558,6 +558,9 @@ def greedy_decode(
 
 
 # %%
+from string import ascii_lowercase
+
+
 def letters(rows, longest=10):
     """Draw rows of 4 to 10 random letters, ids 4 to 29, each ended by </s> and padded."""
     ids, place = torch.randint(4, 30, (rows, longest + 1)), torch.arange(longest + 1)
@@ -566,7 +569,7 @@ def letters(rows, longest=10):
 
 
 def spell(ids):
-    return "".join(chr(93 + i) for i in ids if i > 3)
+    return "".join(ascii_lowercase[i - 4] for i in ids if i > 3)
 
 
 torch.manual_seed(0)
@@ -579,8 +582,8 @@ print([spell(ids) for ids in letters(3).tolist()])
 import torch.nn.functional as F
 
 
-def loss_of(logits, says):
-    return F.cross_entropy(logits.flatten(0, 1), says.flatten(), ignore_index=PAD)
+def loss_of(logits, labels):
+    return F.cross_entropy(logits.flatten(0, 1), labels.flatten(), ignore_index=PAD)
 
 
 def learn(model, next_loss, steps, watch=None):
@@ -602,7 +605,8 @@ def learn(model, next_loss, steps, watch=None):
 from copy import deepcopy
 
 word = "blackcat"  # any letters from a to z
-black_cat = torch.tensor([[*(ord(letter) - 93 for letter in word), EOS]])
+ids = [4 + ascii_lowercase.index(letter) for letter in word]
+black_cat = torch.tensor([[*ids, EOS]])
 kept = {}
 
 
@@ -684,8 +688,8 @@ def unpredictable(shift):
     def next_loss(model):
         source, words = torch.randint(4, 30, (2, 64, 10))
         rows = F.pad(words, (1, 0), value=BOS)
-        reads, says = rows[:, : 11 - shift], rows[:, shift:]
-        return loss_of(model(source, reads), says)
+        inputs, labels = rows[:, : 11 - shift], rows[:, shift:]
+        return loss_of(model(source, inputs), labels)
 
     fresh = Transformer(preset("tiny", vocabulary_size=30, layers=1, dropout=0.0))
     return learn(fresh, next_loss, 50)
@@ -849,7 +853,7 @@ if CHECKING:
     more_layers = parameter_count(preset("base", layers=7))
     added_layer = more_layers - parameter_count(preset("base"))
     assert added_layer == 3_145_728 + 4_199_424 + 5_120 == 7_350_272
-    too_long = [ord(letter) - 93 for letter in "fishandblackcat"]
+    too_long = [4 + ascii_lowercase.index(letter) for letter in "fishandblackcat"]
     copied = greedy_decode(model, torch.tensor([[*too_long, EOS]]), max_extra_tokens=3)
     right_so_far = [a == b for a, b in zip(copied[0], too_long)]
     assert all(right_so_far[:6]) and not all(right_so_far)
@@ -902,7 +906,7 @@ if CHECKING:
 # %% [markdown]
 # ### The loss before training is ln |V|
 #
-# A model that knows nothing has a loss near $\ln |V|$, 6.9 for 1,000 words. Look at it first in every run: if it's much higher, the start is wrong, and if it's much lower, the answer leaks. A little higher is fine, because untrained logits already spread. If their variance is $s^2$, the loss is about $\ln |V| + \frac12 s^2$: half a nat more with our start, from three layers on, and more than forty if the embedding starts at size 1, PyTorch's default. An untrained *pre-norm* model with one table repeats the word it reads, so if the shift is forgotten, its first loss is already too good.
+# A model that knows nothing has a loss near $\ln |V|$, 6.9 for 1,000 words. Look at it first in every run: if it's much higher, the start is wrong, and if it's much lower, the answer leaks. A little higher is fine, because untrained logits already spread. If their variance is $s^2$, the loss is about $\ln |V| + \frac12 s^2$: half a nat more with our start, from three layers on, and more than forty if the embedding starts at size 1, PyTorch's default. An untrained model of one layer, or with pre-norm, repeats the word it reads. That's why copying began at 5.50, and if the shift is forgotten, the first loss of such a model is already too good.
 
 # %% tags=["remove-cell"]
 if CHECKING:
