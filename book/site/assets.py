@@ -63,8 +63,9 @@ def keep_what_is_used(app: Sphinx, exception: Exception | None) -> None:
 
 
 def write_part(font: Path, characters: list[int], target: Path) -> None:
-    """Write a font with no more than some characters."""
+    """Write a font with no more than some characters, and without its name: Adobe reserves it."""
     options = subset.Options(flavor="woff2", hinting=False, layout_features=["*"])
+    options.name_IDs = [0, 13, 14]  # copyright and license
     options.notdef_outline = True  # a box for what no font has
     options.drop_tables += ["FFTM"]
     loaded = subset.load_font(font, options)

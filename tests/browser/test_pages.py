@@ -219,7 +219,7 @@ def test_own_typefaces_are_used(site, address, tab, opened):
         "[...document.fonts].filter((f) => f.status === 'loaded').map((f) => f.family)"
     )
     families = {family.strip('"') for family in tab.evaluate(loaded)}
-    assert {"Source Serif 4", "Source Sans 3", "Source Code Pro"} <= families
+    assert {"Book Serif", "Book Sans", "Book Mono"} <= families
 
 
 def test_exported_cells_name_their_file(address, tab):
