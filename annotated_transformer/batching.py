@@ -5,7 +5,7 @@ This chapter puts sentences of different lengths into one tensor and wastes almo
 on filling up the rows (section 5.1 of the paper).
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -99,33 +99,23 @@ def snake_key(lengths: np.ndarray) -> np.ndarray:
     The longer side grows; in each of its widths T - S goes up or down by turns.
     """
     width = lengths.max(axis=1).astype(np.int64)
-    lean = lengths[:, 1].astype(np.int64) - lengths[:, 0]
-    turned = np.where(width % 2 == 0, lean, -lean)
-    return (2 * width.max(initial=0) + 1) * width + turned
+    difference = lengths[:, 1].astype(np.int64) - lengths[:, 0]
+    signed = np.where(width % 2 == 0, difference, -difference)
+    return (2 * width.max(initial=0) + 1) * width + signed
 
 
 # --- A plan for an epoch ---
 
 
-def check_fits(
-    lengths: np.ndarray,
-    most: int,
-    part: str,
-    holder: str,
-    first_words: Callable[[int], str] | None = None,
-) -> None:
-    """Raise ValueError for the first example of lengths (N, 2) that is longer than `most`.
-
-    The error quotes its `first_words`, which are looked up by its number.
-    """
+def check_fits(lengths: np.ndarray, most: int, part: str, holder: str) -> None:
+    """Raise ValueError for the first example of lengths (N, 2) that is longer than `most`."""
     widths = lengths.max(axis=1)
     too_long = np.flatnonzero(widths > most)
     if len(too_long):
         first = int(too_long[0])
-        quoted = f'; it begins "{first_words(first)}"' if first_words else ""
         raise ValueError(
             f"{part} pair {first + 1} has {widths[first]} tokens, {holder} allows {most}: "
-            f"drop or split the pair, or raise {holder}{quoted}"
+            f"drop or split the pair, or raise {holder}"
         )
 
 

@@ -12,7 +12,7 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 #
 # The sentence is *Den Fisch mag die schwarze Katze*. It begins with its object and means *the black cat likes the fish*: `den` marks the fish as the one that is liked; if the fish did the liking, the article would be `der`.
 #
-# Our Transformer has one layer on either side. It has written *the black cat likes the* and must now say `fish`. Where should it look? Its decoder stands at position 5, counted from 0, and at position 5 of the source stands `Katze`. A model that looks at the same place says `cat`. Only the three letters of `den`, five words earlier, tell that this is wrong, and the encoder has to find that out. These are all the steps:
+# Our Transformer has one layer on either side. It has written *the black cat likes the* and must now say `fish`. Where should it look? Its decoder stands at position 5, counted from 0, and at position 5 of the source stands `Katze`. A model that looks at the same place says `cat`. Only `den`, at the very beginning, tells that this is wrong, and the encoder has to find that out. These are all the steps:
 #
 # $$
 # \begin{aligned}
@@ -26,7 +26,7 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 # \end{aligned}
 # $$ (eq-by-hand)
 #
-# Here $x$ holds the source words with their positions added, $t$ the words written so far with theirs, and $E$ is the table of word vectors. A real model has more layers and wider ones, but no other kind of step. Which word will come second to `fish`? And what will the model say if we take away the self-attention of its encoder?
+# Here $x$ holds the source words with their positions added, $t$ the words written so far with theirs, and $E$ is the table of word vectors. A real model has more layers and wider ones, but no other kind of step. Which word will be the runner-up to `fish`? And what will the model say if we take away the self-attention of its encoder?
 #
 # **The rule of the page.** Whatever you would write down is rounded to two decimals (0.005 becomes 0.01, and −0.005 becomes −0.01), and the next number is computed from what is written.
 #
@@ -128,7 +128,7 @@ if CHECKING:
 #
 # The English words are [chapter 3's](03_attention.ipynb#queries-keys-and-values), with a column "object" in the place of "living". To save paper, a German word has the vector of its translation. Only `den` differs from `die`, because it has a 1 in "object".
 #
-# In front stand two columns for the [position](08_positional_encoding.ipynb#why-sine-and-cosine): one clock, as large as the words. `Fisch` stands at 1, and the clock shows $2 \sin 1 = 1.68$ and $2 \cos 1 = 1.08$ (set the calculator to radians). We leave out the slower clocks and the factor $\sqrt{d_\text{model}}$.
+# In front stand two columns for the [position](08_positional_encoding.ipynb#why-sine-and-cosine): one clock, doubled, so that its numbers are as large as those of the words. `Fisch` stands at 1, and the clock shows $2 \sin 1 = 1.68$ and $2 \cos 1 = 1.08$ (set the calculator to radians). We leave out the slower clocks and the factor $\sqrt{d_\text{model}}$.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-input", "caption": "What goes in? The table $E$ of the English words, and the six German words, each with its position, which are the input $x$ of the encoder. The row in bold is the one that the text computes."}}
 tables(
@@ -194,7 +194,7 @@ if CHECKING:
 # %% [markdown]
 # ## The second head, and $W^O$
 #
-# Head 2 is [chapter 5's](05_multi_head_attention.ipynb#why-several-heads) for nouns and verbs: in its $W^Q$, nouns and (new here) articles look for a verb with strength 1, adjectives for a noun with 1, and verbs for a noun with 1.5. `Fisch` is mostly a noun, 1.5, and a little verb, 0.5, so its query is $(1.5 \cdot 0.5,\; 1 \cdot 1.5) = (0.75, 1.50).$ A key is the "noun" and the "verb" of a word: `mag` gets the score $1.5 \cdot 2 / 1.41 = 2.13,$ `Fisch` itself 1.33 and `Katze` 1.06. The powers of $e$ are 8.41, 3.78, 2.89 and three times 1, together 18.08, so `mag` gets the weight $8.41 / 18.08 = 0.47.$ The value is how much of a verb the word is; `Fisch` fetches $0.47 \cdot 2 + 0.21 \cdot 0.5 = 1.05.$
+# Head 2 asks like [chapter 5's first](05_multi_head_attention.ipynb#why-several-heads): nouns look for a verb with strength 1, adjectives for a noun with 1, verbs for a noun with 1.5. New are the articles, which look for a verb with 1, and the value, how much of a verb a word is. `Fisch` is mostly a noun, 1.5, and a little verb, 0.5, so its query is $(1.5 \cdot 0.5,\; 1 \cdot 1.5) = (0.75, 1.50).$ A key is the "noun" and the "verb" of a word: `mag` gets the score $1.5 \cdot 2 / 1.41 = 2.13,$ `Fisch` itself 1.33 and `Katze` 1.06. The powers of $e$ are 8.41, 3.78, 2.89 and three times 1, together 18.08, so `mag` gets the weight $8.41 / 18.08 = 0.47.$ `Fisch` fetches $0.47 \cdot 2 + 0.21 \cdot 0.5 = 1.05.$
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-head-2", "caption": "What does head 2 find? Nouns and articles find the verb, the verb and the adjective find the nouns. A row may miss 1.00 by a few hundredths, since its shares are rounded one by one. $W^O$ has one row for each number that the heads hand over."}}
 tables(
@@ -380,17 +380,9 @@ if CHECKING:
 #
 # Let the encoder's self-attention add zeros, and compute everything again. No word hears of `den`, no noun hears of the verb, and so neither unit fires. In the memory, "object" is below zero at both nouns, −1.12 and −0.08, so the question for an object even speaks against `Fisch`. Place and noun decide (by these two alone, the scores of `Fisch` and `Katze` would be 0.49 and 5.12), and `Katze` gets the weight 0.95.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-without", "caption": "What does the model say without the encoder\u2019s self-attention? The weights of cross-attention and the probabilities, with it and without."}}
-alone = by_hand.steps(x, t, without="self-attention")
-both = [run, alone]
-ways = ["with", "without"]
-tables(
-    ("weights", torch.cat([r.cross.weights for r in both]), ways, GERMAN, INK),
-    ("<i>p</i>", torch.cat([r.p for r in both]), ways, WORDS, INK),
-)
-
 # %% tags=["remove-cell"]
 if CHECKING:
+    alone = by_hand.steps(x, t, without="self-attention")
     assert not alone.fired.any()
     says(alone.m[[1, 5], 7], -1.12, -0.08)
     place_and_noun = two(alone.cross.Q[:, :3] @ alone.cross.K[[1, 5], :3].T / 2)
@@ -499,34 +491,6 @@ if CHECKING:
     assert abs(loss - 0.43) < 0.03
 
 # %% [markdown]
-# Does the model need all of its parts? We set the last matrix of each to zero, one at a time:
-
-# %%
-parts = {
-    "the encoder's self-attention": encoder.self_attention.output,
-    "the encoder's network": encoder.feed_forward.linear2,
-    "the decoder's self-attention": decoder.self_attention.output,
-    "cross-attention": decoder.cross_attention.output,
-    "the decoder's network": decoder.feed_forward.linear2,
-}
-for name, part in parts.items():
-    weight, part.weight.data = part.weight.data, torch.zeros_like(part.weight)
-    p = logits().softmax(dim=-1)
-    print(f"without {name:29} {WORDS[p.argmax()]:6} {p.max():.2f}, fish {p[4]:.2f}")
-    part.weight.data = weight
-
-# %% tags=["remove-cell"]
-if CHECKING:
-    for name, part in parts.items():
-        weight, part.weight.data = part.weight.data, torch.zeros_like(part.weight)
-        p = logits().softmax(dim=-1)
-        assert p.argmax() != 4 and p.max() - p[4] > 0.2, name
-        part.weight.data = weight
-    assert logits().argmax() == 4
-
-# %% [markdown]
-# Whichever we take away, the next word is wrong. Without the encoder's network, for instance, `Fisch` still carries the mark, but nothing says that `Katze` is the subject, and place and noun win again.
-#
 # But for dropout, the factor $\sqrt{d_\text{model}}$ and a mask with something to hide, you have now done all that a Transformer does.
 #
 # ## What to remember

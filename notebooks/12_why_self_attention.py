@@ -29,6 +29,79 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 # $$ (eq-crossover)
 #
 # With 25 words and $d = 512$ the case seems clear. But which matrices does an attention layer have, and are they in its row?
+#
+# ## Counting multiplications
+#
+# **Exercise 1. Write it first** (★★, 20 min). Write three layers as functions of one sentence $(n, d)$, without heads, biases and batches: bare self-attention, self-attention with its four projections, and a recurrent layer. How many multiplications does each of them take? Give formulas before you go on.
+
+# %%
+import math
+
+import torch
+
+
+def bare_attention(q, k, v):
+    return (q @ k.T / math.sqrt(q.size(-1))).softmax(-1) @ v
+
+
+def attention_with_projections(x, W_Q, W_K, W_V, W_O):
+    return bare_attention(x @ W_Q, x @ W_K, x @ W_V) @ W_O
+
+
+def recurrent(x, W, U):
+    states = [torch.zeros_like(x[0])]
+    for word in x @ W:
+        states.append((word + states[-1] @ U).tanh())
+    return torch.stack(states[1:])
+
+
+def make_layers(d):
+    """Return each layer as a function of x alone, with random weights."""
+    W = torch.randn(4, d, d)
+    return {
+        "bare attention": lambda x: bare_attention(x, x, x),
+        "with projections": lambda x: attention_with_projections(x, *W),
+        "recurrent": lambda x: recurrent(x, *W[:2]),
+    }
+
+
+# %% tags=["remove-cell"]
+if CHECKING:
+    from torch import nn
+    from torch.nn import functional as F
+
+    torch.manual_seed(0)
+    x, W, U = torch.randn(7, 4), torch.randn(4, 4), torch.randn(4, 4)
+    known = F.scaled_dot_product_attention(x, x, x)
+    torch.testing.assert_close(bare_attention(x, x, x), known)
+    rnn = nn.RNN(4, 4, bias=False)
+    with torch.no_grad():
+        rnn.weight_ih_l0.copy_(W.T)
+        rnn.weight_hh_l0.copy_(U.T)
+    torch.testing.assert_close(recurrent(x, W, U), rnn(x)[0])
+
+# %% [markdown]
+# PyTorch counts a multiplication and the addition that follows as two operations, so we halve:
+
+# %%
+from torch.utils.flop_counter import FlopCounterMode
+
+
+def multiplications(name, n, d):
+    with FlopCounterMode(display=False) as counter:
+        make_layers(d)[name](torch.zeros(n, d))
+    return counter.get_total_flops() // 2
+
+
+for name in make_layers(256):
+    print(f"{name:16} {multiplications(name, n=128, d=256):11,}")
+
+# %% [markdown]
+# For 128 words of 256 numbers, the bare layer takes $2 n^2 d = 2 \cdot 128^2 \cdot 256 = 8{,}388{,}608$ multiplications, half as many as recurrence, $2 n d^2$. With projections, attention takes two and a half times as many as recurrence.
+#
+# ## The projections that Table 1 leaves out
+#
+# The table counts the two products of attention, but not $W^Q$, $W^K$, $W^V$ and $W^O$, which take $4 n d^2$ more. At the length of a sentence they are nearly everything: for 25 words, the products take $2 \cdot 25 \cdot 512 = 25{,}600$ multiplications per word, and the four matrices $4 \cdot 512^2 = 1{,}048{,}576$. In translation, attention is a layer of cost $n d^2$ like all the others.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-table-1", "caption": "Which layer multiplies least? Multiplications per word against the length $n$, at $d = 512$, $k = 3$ and $r = 64$; both axes are logarithmic. Bare self-attention is cheaper than recurrence up to $n = 512$. With its projections it is more expensive at every length."}}
 import altair as alt
@@ -76,113 +149,32 @@ y = alt.Y(
     scale=alt.Scale(type="log", domain=[5e3, 2e7], nice=False),
     axis=alt.Axis(format="~s", values=[1e4, 1e5, 1e6, 1e7]),
 )
-at_512 = by_formula(512, 512)
 names = dict.fromkeys(LOOKS, (8192, "right"))
 names |= {"self-attention": (16, "below right"), "with projections": (32, "above")}
 x = length_axis(8, 32, 128, 512, 2048, 8192)
 show(
     curves(records, x, y, "layer", LOOKS, names).properties(width=320, height=300),
-    alt="Only the two lines of full self-attention rise with the length. Without projections it crosses recurrence at 512, with projections it is always above.",
+    alt="Only the two lines of unrestricted self-attention rise with the length. Without projections it crosses recurrence at 512, with projections it is always above.",
 )
 
 # %% tags=["remove-cell"]
 if CHECKING:
+    formulas, at_512 = by_formula(128, 256), by_formula(512, 512)
+    for ours, name in zip(make_layers(256), list(LOOKS)[:3]):
+        assert multiplications(ours, 128, 256) == formulas[name]
     assert at_512["self-attention"] == at_512["recurrent"]
     assert all(
         by_formula(n, 512)["with projections"] > 2 * n * 512**2 for n in (1, 25, 512)
     )
 
 # %% [markdown]
-# ## Counting multiplications
-#
-# **Exercise 1. Write it first** (★★, 20 min). Write three layers as functions of one sentence $(n, d)$, without heads, biases and batches: bare self-attention, self-attention with its four projections, and a recurrent layer. How many multiplications does each of them take? Give formulas before you go on.
-
-# %%
-import math
-
-import torch
-
-
-def bare_attention(q, k, v):
-    return (q @ k.T / math.sqrt(q.size(-1))).softmax(-1) @ v
-
-
-def full_attention(x, W_Q, W_K, W_V, W_O):
-    return bare_attention(x @ W_Q, x @ W_K, x @ W_V) @ W_O
-
-
-def recurrent(x, W, U):
-    states = [torch.zeros_like(x[0])]
-    for word in x @ W:
-        states.append((word + states[-1] @ U).tanh())
-    return torch.stack(states[1:])
-
-
-def make_layers(d):
-    """Return each layer as a function of x alone, with random weights."""
-    W = torch.randn(4, d, d)
-    return {
-        "bare attention": lambda x: bare_attention(x, x, x),
-        "full attention": lambda x: full_attention(x, *W),
-        "recurrent": lambda x: recurrent(x, *W[:2]),
-    }
-
-
-# %% tags=["remove-cell"]
-if CHECKING:
-    from torch import nn
-    from torch.nn import functional as F
-
-    torch.manual_seed(0)
-    x, W, U = torch.randn(7, 4), torch.randn(4, 4), torch.randn(4, 4)
-    known = F.scaled_dot_product_attention(x, x, x)
-    torch.testing.assert_close(bare_attention(x, x, x), known)
-    rnn = nn.RNN(4, 4, bias=False)
-    with torch.no_grad():
-        rnn.weight_ih_l0.copy_(W.T)
-        rnn.weight_hh_l0.copy_(U.T)
-    torch.testing.assert_close(recurrent(x, W, U), rnn(x)[0])
-
-# %% [markdown]
-# PyTorch counts a multiplication and the addition that follows as two operations, so we halve:
-
-# %%
-from torch.utils.flop_counter import FlopCounterMode
-
-
-def multiplications(name, n, d):
-    with FlopCounterMode(display=False) as counter:
-        make_layers(d)[name](torch.zeros(n, d))
-    return counter.get_total_flops() // 2
-
-
-for name in make_layers(256):
-    print(f"{name:15} {multiplications(name, n=128, d=256):11,}")
-
-# %% tags=["remove-cell"]
-if CHECKING:
-    formulas = by_formula(128, 256)
-    for ours, name in (
-        ("bare attention", "self-attention"),
-        ("full attention", "with projections"),
-        ("recurrent", "recurrent"),
-    ):
-        assert multiplications(ours, 128, 256) == formulas[name]
-
-# %% [markdown]
-# For 128 words of 256 numbers, the bare layer takes $2 n^2 d = 2 \cdot 128^2 \cdot 256 = 8{,}388{,}608$ multiplications, half as many as recurrence, $2 n d^2$. The full layer takes two and a half times as many as recurrence.
-#
-# ## The projections that Table 1 leaves out
-#
-# The table counts the two products of attention, but not $W^Q$, $W^K$, $W^V$ and $W^O$, which take $4 n d^2$ more. At the length of a sentence they are nearly everything: for 25 words, the products take $2 \cdot 25 \cdot 512 = 25{,}600$ multiplications per word, and the four matrices $4 \cdot 512^2 = 1{,}048{,}576$. In translation, attention is a layer of cost $n d^2$ like all the others.
-#
 # But attention's real rival was not a recurrence as simple as ours. Google's translator of 2016 used LSTMs {cite:p}`hochreiter1997long`, with eight matrices where ours has two. Complete layer against complete layer, attention multiplies less if
 #
 # $$
 # 4 n d^2 + 2 n^2 d < 8 n d^2, \quad \text{that is,} \quad n < 2d.
 # $$ (eq-fair-crossover)
 #
-# A convolution with $k = 3$ takes $3 n d^2$, less than attention's projections alone. So multiplications can't be the argument.
+# A plain convolution with $k = 3$ takes $3 n d^2$, the gated one of ConvS2S $6 n d^2$. Every complete layer takes a few times $n d^2$, so multiplications can't be the argument.
 #
 # ## Time and memory, measured
 #
@@ -221,7 +213,7 @@ for of, title, scale, name, place in (
     panels.append(chart.properties(width=170, height=260))
 show(
     *panels,
-    alt="Bare attention is the fastest layer up to 512 words; at 8,192 words full attention, bare or complete, takes most time and by far the most memory.",
+    alt="Bare attention is the fastest layer up to 512 words; at 8,192 words attention, with or without projections, takes most time and by far the most memory.",
 )
 
 # %% tags=["remove-cell"]
@@ -231,25 +223,13 @@ if CHECKING:
         last = {name: series(name, of)[-1][1] for name in LOOKS}
         assert sorted(last, key=last.get)[-2:] == ["self-attention", "with projections"]
 
-# %% [markdown]
-# By the formula, bare attention and recurrence cost the same at $n = d = 512$. How many times as long does recurrence take by the clock?
-
-# %%
-from benchmarks.common import read_log
-
-_, *log = read_log("table1")
-
-
-def seconds(layer):
-    return {r["n"]: r["seconds"] for r in log if r["layer"] == layer and r["d"] == 512}
-
-
-by_attention, by_loop = seconds("self-attention"), seconds("recurrent")
-for n in (16, 512, 4096, 8192):  # measured: powers of 2, 16 to 8192
-    print(f"n = {n:4}: {by_loop[n] / by_attention[n]:5.2f} times")
-
 # %% tags=["remove-cell"]
 if CHECKING:
+
+    def seconds(name):
+        return dict(series(name, "seconds"))
+
+    by_attention, by_loop = seconds("self-attention"), seconds("recurrent")
     logs = [
         (math.log2(n), math.log(by_attention[n] / by_loop[n])) for n in (4096, 8192)
     ]
@@ -262,47 +242,14 @@ if CHECKING:
     assert all(complete[n] > convolution[n] for n in complete)
 
 # %% [markdown]
-# Recurrence stays slower up to some 4,700 words (interpolated), because a vector times a matrix reads each weight for a single multiplication, while a matrix times a matrix reads it once for many. Python isn't to blame: PyTorch's `nn.RNN`, with its loop in C++, takes the same time to within 20%. And all this is one thread, before anything has been done in parallel.
+# By the formula, bare attention and recurrence cost the same at $n = d = 512$; by the clock, recurrence takes nearly ten times as long. It stays slower up to some 4,700 words (interpolated), because a vector times a matrix reads each weight for a single multiplication, while a matrix times a matrix reads it once for many. Python isn't to blame: PyTorch's `nn.RNN`, with its loop in C++, takes the same time to within 20%. And all this is one thread, before anything has been done in parallel.
 #
-# But a convolution is faster than complete attention at every length, so time on one thread isn't the argument either. And attention has a price: each head keeps $n \times n$ weights, nearly 17 million of them at $n = 4{,}096$, in every layer and for every sentence. FlashAttention {cite:p}`dao2022flashattention` computes them anew in the backward pass [instead of keeping them](26_speed.ipynb#attention-without-the-matrix), but the multiplications remain.
+# But a convolution is faster than attention with projections at every length, so time on one thread isn't the argument either. And attention has a price: each head keeps $n \times n$ weights, nearly 17 million of them at $n = 4{,}096$, in every layer and for every sentence. FlashAttention {cite:p}`dao2022flashattention` computes them anew in the backward pass [instead of keeping them](26_speed.ipynb#attention-without-the-matrix), but the multiplications remain.
 #
 # ## Steps in a row
 #
-# With enough processors, a layer takes as long as its longest chain of operations that wait for one another. PyTorch records for the backward pass which result came from which, and `longest_chain` counts in this record the matrix products on the longest chain, for 8, 16 and 32 words:
-
-
-# %%
-def longest_chain(y):
-    """Return how many matrix products lie on the longest chain that leads to y."""
-    chain, stack = {}, [(y.grad_fn, False)]
-    while stack:
-        node, ready = stack.pop()
-        before = [parent for parent, _ in node.next_functions if parent is not None]
-        if ready:
-            is_product = node.name().startswith(("Mm", "Bmm"))
-            chain[node] = is_product + max((chain[p] for p in before), default=0)
-        elif node not in chain:
-            chain[node] = 0
-            stack += [(node, True), *((p, False) for p in before if p not in chain)]
-    return chain[y.grad_fn]
-
-
-for name, layer in make_layers(16).items():
-    inputs = [torch.randn(n, 16, requires_grad=True) for n in (8, 16, 32)]
-    print(f"{name:15} {[longest_chain(layer(x)) for x in inputs]}")
-
-# %% tags=["remove-cell"]
-if CHECKING:
-    for name, layer in make_layers(16).items():
-        chains = [
-            longest_chain(layer(torch.randn(n, 16, requires_grad=True)))
-            for n in (8, 16, 32)
-        ]
-        assert (
-            chains == [8, 16, 32] if name == "recurrent" else len(set(chains)) == 1
-        ), chains
-
-# %% [markdown]
+# With enough processors, a layer takes as long as its longest chain of operations that wait for one another. You can read the chain off our three functions: two matrix products in a row for bare attention and four with projections, at any length; in `recurrent`, each `states[-1] @ U` waits for the one before, so $n$.
+#
 # This column of Table 1 is the better reason: in training, every layer reads all 25,000 source tokens of one of the paper's batches at once, however long the sentences are. It doesn't help where the words don't exist yet: a Transformer that *writes* needs one step for each word, as a recurrent network does.
 #
 # The last column, the path between two words, is the other reason, and [chapter 2](02_before_attention.ipynb) has told it: a recurrent layer passes a signal through $n$ steps, a stack of convolutions through several layers, and attention through one step at any distance. Convolutions have few steps in a row, too; what they lack is the short path.
@@ -325,7 +272,7 @@ if CHECKING:
 # :::
 
 # %% [markdown]
-# **2. A GRU instead** (★, 10 min). A GRU has six matrices where our recurrence has two. Up to which length does complete attention multiply less?
+# **2. A GRU instead** (★, 10 min). A GRU has six matrices where our recurrence has two. Up to which length does attention with projections multiply less?
 
 # %% [markdown]
 # :::{admonition} Solution 2

@@ -19,20 +19,18 @@ import re
 from typing import Any, NamedTuple
 
 # %% [markdown]
-# The last part built a model that knows nothing. This part teaches it, and opens one by one the boxes of the figure. [Chapter 1](01_in_ten_minutes.ipynb#train-one-yourself) trained a translator as a black box; this time we listen to it while it learns, on one processor core and with nothing downloaded.
+# The last part built a model that knows nothing. This part teaches it, and opens one by one the boxes of the figure below. [Chapter 1](01_in_ten_minutes.ipynb#train-one-yourself) trained a translator as a black box; this time we listen to it while it learns, on one processor core and with nothing downloaded.
 
 # %% tags=["hide-input"]
 import altair as alt
 import matplotlib.pyplot as plt
 
 from book.figures import (
-    AMBER,
     INK,
     PLUM,
     SKY,
     arrow,
     box,
-    curves,
     show,
     show_drawing,
     show_plot,
@@ -266,7 +264,7 @@ show_plot(
 # %% [markdown]
 # [Attention maps](21_attention_maps.ipynb#word-alignment-by-cross-attention) will hold such a picture beside the attention of a trained model and ask whether it looks at the *right* word. For real text only programs that make mistakes of their own could tell; here we know.
 #
-# How many pairs would a word-by-word translator get right? Those whose alignment is a plain diagonal. One in three? One in ten?
+# How many pairs could a word-by-word translator get right? At most those whose alignment is a plain diagonal. One in three? One in ten?
 
 # %%
 plain = [pair for pair in pairs if all(i == j for i, j in pair.alignment)]
@@ -311,49 +309,9 @@ for name in ("val", "test_2016_flickr"):
     print(f"{name}: {count} of {len(held_out)} sources are in train")
 
 # %% [markdown]
-# That's clean enough. If you split data of your own by shuffling and cutting, [appendix C](C_own_data.ipynb#splitting) has a surprise.
+# That's clean enough. If you split data of your own by shuffling and cutting, [the chapter on corpora](28_corpus.ipynb#put-aside-and-nothing-of-it-learned) has a surprise.
 #
-# ## Words that we have never seen
-#
-# A word counted once, however often it occurs, is a **type**. Types that occur a single time are the hard ones, since the model meets them once and is then expected to know them.
-
-# %%
-from collections import Counter
-
-counts = Counter(word for pair in captions for word in words(pair.source))
-once = sum(count == 1 for count in counts.values())
-print(f"{once / len(counts):.0%} of the German types occur once in the captions")
-
-# %% tags=["remove-cell"]
-if CHECKING:
-    assert (len(counts), once) == (18_483, 10_437)
-    english = {word for pair in captions for word in words(pair.target)}
-    assert len(english) == 10_825
-
-# %% [markdown]
-# More than half. Would more captions help? Guess before you look: after how many sentences have you met all words of the grammar, and after how many those of the captions?
-
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-types", "caption": "When have we seen all words? Types among the first sentences of each corpus. The grammar soon runs out of new words. The captions never do, and German brings more of them than English."}}
-looks = {"captions, German": (SKY, [1, 0]), "captions, English": (AMBER, [6, 3])}
-looks["grammar, German"] = (PLUM, [2, 2])
-known, records = {name: set() for name in looks}, []
-for number, (pair, made) in enumerate(zip(captions, grammar(29_000, seed=0)), start=1):
-    for name, text in zip(looks, (pair.source, pair.target, made.source)):
-        known[name].update(words(text))
-        if number % 1000 == 0:
-            records.append({"read": number, "types": len(known[name]), "corpus": name})
-x = alt.X("read:Q", title="sentences read", axis=alt.Axis(format="~s"))
-y = alt.Y("types:Q", title="types", axis=alt.Axis(format="~s"))
-names = dict(
-    zip(looks, [(20_000, "above left"), (15_000, "below right"), (20_000, "above")])
-)
-show(
-    curves(records, x, y, "corpus", looks, names).properties(width=290),
-    alt="The curves of the captions rise all the way, German to over 18,000, English to over 10,000. The curve of the grammar is flat, below 500.",
-)
-
-# %% [markdown]
-# So a list of words is never complete. The [next chapter](14_tokenization.ipynb) deals with that.
+# And how many *words* of the new captions are not in train? [The next chapter](14_tokenization.ipynb#words-as-tokens) counts them.
 #
 # ## What to remember
 #

@@ -72,7 +72,7 @@ print(*missing[:4], sep="\n")
 #
 # ## Letters as tokens
 #
-# The other extreme is to number letters, or the bytes that a file stores for them. Then hardly a letter is unknown, and never a byte, and the vocabulary is tiny. But the German validation captions have 12.9 words on average, and 73.9 bytes. So a translation takes 5.7 times as many steps to write, attention has $5.73^2 = 33$ times as many weights, and the model must spend layers on finding out that `H`, `u`, `n` and `d` belong together.
+# The other extreme is to number letters, or the bytes that a file stores for them. Then hardly a letter is unknown, and never a byte, and the vocabulary is tiny. But the German validation captions have 12.9 words on average, and 73.9 bytes. So a caption is 5.7 times as long, the encoder's attention has $5.73^2 = 33$ times as many weights, and the model must spend layers on finding out that `H`, `u`, `n` and `d` belong together.
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -105,18 +105,20 @@ likes = {
 }
 
 
-def cut_by(count):
-    """Both sentences, cut by the first `count` merges."""
+def cut_by(num_merges):
+    """Both sentences, cut by the first `num_merges` merges."""
     cutter = HFTokenizer(
-        models.BPE(pretrained["vocab"], [*map(tuple, pretrained["merges"][:count])])
+        models.BPE(
+            pretrained["vocab"], [*map(tuple, pretrained["merges"][:num_merges])]
+        )
     )
     cutter.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     return {language: cutter.encode(text).tokens for language, text in likes.items()}
 
 
-def stage(count):
+def stage(num_merges):
     """A picture of the tokens after so many merges, and a sentence about it."""
-    cut = cut_by(count)
+    cut = cut_by(num_merges)
     boxes = []
     for language, tokens in cut.items():
         x = 0
@@ -144,7 +146,7 @@ def stage(count):
     lengths = " and ".join(
         f"{len(tokens)} tokens in {name}" for name, tokens in cut.items()
     )
-    label = f"After {count:,} merges the sentence has {lengths}."
+    label = f"After {num_merges:,} merges the sentence has {lengths}."
     return alt.layer(frames, names).properties(width=376, height=80), label
 
 
@@ -170,18 +172,18 @@ if CHECKING:
 from itertools import pairwise
 
 
-def count_pairs(words):
+def count_pairs(word_counts):
     """How often two symbols stand side by side, in words that occur so many times."""
     counts = Counter()
-    for symbols, count in words.items():
+    for symbols, frequency in word_counts.items():
         for pair in pairwise(symbols):
-            counts[pair] += count
+            counts[pair] += frequency
     return counts
 
 
 toy = {"fish": 6, "fishing": 4, "wish": 3, "like": 5, "liking": 3, "is": 7}
-for pair, count in count_pairs(toy).most_common(4):
-    print(pair, count)
+for pair, frequency in count_pairs(toy).most_common(4):
+    print(pair, frequency)
 
 # %% [markdown]
 # `i` and `s` are neighbors in `fish`, `fishing`, `wish` and `is`: 6 + 4 + 3 + 7 = 20. They win. Step two: merge them into one symbol.
@@ -208,28 +210,29 @@ print(merge_pair(tuple("fishing"), ("i", "s")), merge_pair(tuple("aaa"), ("a", "
 
 
 # %%
-def learn_bpe(words, count):
-    """Up to `count` merges, learned from words and how often each occurs."""
-    split = {tuple(word): times for word, times in words.items()}
-    age = {letter: n for n, letter in enumerate(sorted({*"".join(words)}))}
+def learn_bpe(word_counts, num_merges):
+    """Up to `num_merges` merges, learned from words and how often each occurs."""
+    split = {tuple(word): frequency for word, frequency in word_counts.items()}
+    age = {letter: n for n, letter in enumerate(sorted({*"".join(word_counts)}))}
     merges = []
-    for _ in range(count):
+    for _ in range(num_merges):
         counts = count_pairs(split)
         if not counts:
             break
         best = min(counts, key=lambda pair: (-counts[pair], age[pair[0]], age[pair[1]]))
         merges.append(best)
         age.setdefault("".join(best), len(age))
-        split = {merge_pair(symbols, best): times for symbols, times in split.items()}
+        split = {merge_pair(symbols, best): split[symbols] for symbols in split}
     return merges
 
 
 merges = learn_bpe(toy, 8)
-now = {tuple(word): times for word, times in toy.items()}
+now = {tuple(word): frequency for word, frequency in toy.items()}
 for step, pair in enumerate(merges, start=1):
-    count = count_pairs(now)[pair]
-    now = {merge_pair(symbols, pair): times for symbols, times in now.items()}
-    print(f"{step} {count:2} times {'+'.join(pair):6}", *map("·".join, now), sep="  ")
+    frequency = count_pairs(now)[pair]
+    now = {merge_pair(symbols, pair): now[symbols] for symbols in now}
+    cut = map("·".join, now)
+    print(f"{step} {frequency:2} times {'+'.join(pair):6}", *cut, sep="  ")
 
 # %% [markdown]
 # The third merge makes `fish` whole. The fifth finds the stem `lik`, the seventh the ending `ing`. No line of the code knows what a stem or an ending is, but parts of words that carry a meaning occur often.
@@ -252,17 +255,17 @@ for word in ("kingfish", "fishlike", "dish"):
 # %% [markdown]
 # `fishlike` gets its two parts. `kingfish` gets its `fish`, and a `k` with the ending of `liking`, which is nonsense: merges know counts, not grammar. The `d` of `dish` was in no word of the toy, so it has no number. That's the last hole, and bytes will close it.
 #
-# Is this the real algorithm? We let Hugging Face's library `tokenizers` learn 200 merges from the same words. Its class, here `HFTokenizer`, is put together from parts: `models` keep the merges, `pre_tokenizers` cut a text into words, `trainers` learn, and `decoders` join the pieces again.
+# Is this the real algorithm? We let Hugging Face's library `tokenizers`, here `HFTokenizer`, learn 200 merges from the words of the grammar.
 
 
 # %%
-def by_library(words, count):
+def by_library(word_counts, num_merges):
     """The merges that the library learns from the same words, as many of them."""
     library = HFTokenizer(models.BPE())
     library.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    size = len({*"".join(words)}) + count  # the letters are entries, too
+    size = len({*"".join(word_counts)}) + num_merges  # the letters are entries, too
     trainer = trainers.BpeTrainer(vocab_size=size, show_progress=False)
-    texts = [f"{word} " * times for word, times in words.items()]
+    texts = [f"{word} " * frequency for word, frequency in word_counts.items()]
     library.train_from_iterator(texts, trainer)
     return [tuple(pair) for pair in json.loads(library.to_str())["model"]["merges"]]
 
@@ -543,7 +546,7 @@ if CHECKING:
 #
 # :::{admonition} Solution 3
 # :class: dropdown
-# The joint one cuts the 2,000 pairs into 50,469 tokens, the two into 69,390. Its first 260 entries exist once, so it has room for 740 merges, and each of the others has room for 240. And it needs one table of embeddings, which can serve source, target and output.
+# The joint one cuts the 2,000 pairs into 50,469 tokens, the two into 69,390. Its first 260 entries exist once, so it has room for 740 merges, and each of the others has room for 240. And it needs [one table of embeddings](07_embeddings.ipynb#one-table-three-uses) instead of two.
 # :::
 
 # %% tags=["remove-cell"]
@@ -561,7 +564,7 @@ if CHECKING:
 #
 # ### Where does the paper's 37,000 come from?
 #
-# Source and target share one vocabulary of about 37,000 entries (section 5.1 of {cite:t}`vaswani2017attention`). One table of embeddings can then serve source, target and output ([weight tying](07_embeddings.ipynb#one-table-three-uses)), and a name in the middle of a sentence, such as `Berlin`, can be copied. Languages in two scripts share little but digits and marks, so for them two vocabularies are the natural choice.
+# Source and target share one vocabulary of about 37,000 entries (section 5.1 of {cite:t}`vaswani2017attention`). So a name in the middle of a sentence, such as `Berlin`, can be copied. Languages in two scripts share little but digits and marks, so for them two vocabularies are the natural choice.
 #
 # The paper doesn't say how its text was cut into words, but the authors' code does: [tensor2tensor](https://github.com/tensorflow/tensor2tensor) read a corpus cut by Moses' tokenizer and then by 32,000 merges (`train.tok.clean.bpe.32000`). Merges plus letters make the vocabulary: about 37,000 in the paper, ["about 40000 word-pieces"](https://github.com/tensorflow/tensor2tensor/issues/55) as one of the authors wrote. We start from bytes and cut words by another rule, a [departure](../book/departures.md#training), so our tokens are not theirs.
 #
