@@ -79,5 +79,5 @@ class MultiHeadAttention(nn.Module):
         query = split_heads(self.query(query), self.heads)
         key = split_heads(self.key(key), self.heads)
         value = split_heads(self.value(value), self.heads)
-        heads, _ = self.attend(query, key, value, mask, self.dropout)
-        return self.output(merge_heads(heads))
+        by_head, _ = self.attend(query, key, value, mask, self.dropout)
+        return self.output(merge_heads(by_head))

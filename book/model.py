@@ -145,8 +145,8 @@ class MultiHeadAttention(nn.Module):
         query = split_heads(self.query(query), self.heads)
         key = split_heads(self.key(key), self.heads)
         value = split_heads(self.value(value), self.heads)
-        heads, _ = self.attend(query, key, value, mask, self.dropout)
-        return self.output(merge_heads(heads))
+        by_head, _ = self.attend(query, key, value, mask, self.dropout)
+        return self.output(merge_heads(by_head))
 
 
 # --- The feed-forward network ---
@@ -196,21 +196,10 @@ class Embedding(nn.Module):
 def sinusoid(length: int, d_model: int) -> Tensor:
     """Return the encodings of positions 0 .. length - 1 as (length, D), D even (section 3.5)."""
     position = torch.arange(length, dtype=torch.float64)
-    rate = 10_000 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
-    angle = torch.outer(position, rate)
+    omega = 10_000 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
+    angle = torch.outer(position, omega)
     pairs = torch.stack([angle.sin(), angle.cos()], dim=-1)
     return pairs.reshape(length, d_model).to(torch.get_default_dtype())
-
-
-def rows_of(table: Tensor, offset: int, length: int) -> Tensor:
-    """Return rows offset .. offset + length - 1; raises ValueError if the table is too short."""
-    end = offset + length
-    if end > len(table):
-        raise ValueError(
-            f"{end} positions are needed, the model has {len(table)}: "
-            "shorten the sentence, or build the model with a larger max_length"
-        )
-    return table[offset:end]
 
 
 class Positions(nn.Module):
@@ -219,8 +208,18 @@ class Positions(nn.Module):
     table: Tensor
 
     def forward(self, x: Tensor, offset: int = 0) -> Tensor:
-        """Add rows offset .. offset + T - 1 to x (B, T, D), whose first vector is at offset."""
-        return x + rows_of(self.table, offset, x.size(-2))
+        """Add rows offset .. offset + T - 1 to x (B, T, D), whose first vector is at offset.
+
+        Raises:
+            ValueError: the table has too few rows.
+        """
+        end = offset + x.size(-2)
+        if end > len(self.table):
+            raise ValueError(
+                f"{end} positions are needed, the model has {len(self.table)}: "
+                "shorten the sentence, or build the model with a larger max_length"
+            )
+        return x + self.table[offset:end]
 
 
 class SinusoidalPositions(Positions):

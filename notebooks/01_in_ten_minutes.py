@@ -13,7 +13,7 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 #
 # ## Translate
 #
-# A small model comes with the package. It has read 200,000 pairs of German and English, mostly everyday sentences and photo captions, with some variations, and nothing else.
+# A small model comes with the package. It has read 200,000 pairs of German and English: everyday sentences, photo captions and a list of common words.
 
 # %%
 from annotated_transformer import load_pretrained, translate
@@ -74,11 +74,11 @@ if CHECKING:
     torch.testing.assert_close(weights.sum(dim=-1), torch.ones(len(weights)))
 
 # %% [markdown]
-# Nothing in the model's data says which word of a sentence belongs to which. The model found it out, because that made the loss smaller. (Such pictures can be [trusted less than they suggest](21_attention_maps.ipynb#what-attention-does-not-explain).) You can also [look inside](../book/inside.md) the whole machine, with a sentence of your own, down to single numbers.
+# No sentence in the model's data says which of its words belong together. (For some, such as `Kinder`, there was a list of words.) The model worked it out, because that made the loss smaller. (Such pictures can be [trusted less than they suggest](21_attention_maps.ipynb#what-attention-does-not-explain).) You can also [look inside](../book/inside.md) the whole machine, with a sentence of your own, down to single numbers.
 #
 # ## Train one yourself
 #
-# The next cell trains a translator from nothing: the network starts with random numbers, and 1,000 updates make its loss smaller. The sentence pairs come from a small [German-English grammar](B_synchronous_grammar.ipynb) that can make as many as you like, with most of what makes German hard: cases, separable verbs, and verbs that wait at the end of the clause. On one processor core this takes about a minute, or a few on a busy machine. `tiny` is a size that the package knows by name.
+# The next cell trains a translator from nothing: the network starts with random numbers, and 1,000 updates make its loss smaller. The sentence pairs come from a small [German-English grammar](B_synchronous_grammar.ipynb) that can make as many as you like, with some of what makes German hard: cases, separable verbs, and verbs that wait at the end of the clause. On one processor core this takes about a minute, or a few on a busy machine. `tiny` is a size that the package knows by name.
 
 # %% tags=["nbval-ignore-output"]
 import torch
@@ -226,12 +226,7 @@ show_drawing(
 #
 # ## Exercises
 #
-# **1. Count them first** is [above](#train-one-yourself).
-#
-# :::{admonition} Solution 1
-# :class: dropdown
-# Walk through both lists at once, and count the equal pairs: `sum(sentence == pair.target for sentence, pair in zip(found, unseen))`. A sentence that differs by one letter counts as wrong, although it may be a good translation. [Evaluation](20_evaluation.ipynb) is about better measures.
-# :::
+# **1. Count them first** is [above](#train-one-yourself); the code below it is the solution. A sentence that differs by one letter counts as wrong, although it may be a good translation. [Evaluation](20_evaluation.ipynb) is about better measures.
 #
 # **2. Find its limits** (★, 5 min). Translate ten sentences of your own with `model`. Which kinds go wrong first: long ones, rare words, questions, negations? Guess before you try.
 #

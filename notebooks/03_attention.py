@@ -239,7 +239,7 @@ if CHECKING:
     ]  # fish, if its key were its query
 
 # %% [markdown]
-# Rows are queries and columns are keys, as in every matrix of this book. No score waits for another: for 500 words, one matrix product gives all 250,000.
+# Rows are queries and columns are keys, as in every matrix of scores or weights in this book. No score waits for another: for 500 words, one matrix product gives all 250,000.
 #
 # ## Why divide by the square root of $d_k$?
 #
@@ -262,7 +262,7 @@ if CHECKING:
     assert abs(spread / math.sqrt(512) - 1) < 0.02
 
 # %% [markdown]
-# At $d_k = 64$, the paper's choice, scores of $\pm 8$ are normal. Softmax sees differences through an exponential: a lead of 1 means 2.7 times the weight, a lead of 8 means 2,981 times. So one key takes nearly everything, before anything has been learned. That decision is an accident, and it is hard to undo, since a softmax that has decided is nearly flat: the hard lookup is back. Dividing by $\sqrt{d_k}$ brings the spread back to 1 at every width.
+# At $d_k = 64$, the paper's choice, scores of $\pm 8$ are normal. Softmax sees differences through an exponential: a lead of 1 means 2.7 times the weight, a lead of 8 means 2,981 times. So one key takes most of the weight ({numref}`fig-scale`) before anything has been learned. That decision is an accident, and it is hard to undo, since a softmax that has decided is nearly flat: the hard lookup is back. Dividing by $\sqrt{d_k}$ brings the spread back to 1 at every width.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-scale", "caption": "How does a query divide its weight over eight random keys? Mean weights, largest first, at the width that you choose. At 64, the first key gets 0.36 if the scores are divided by the root (solid), and 0.88 if they stay as they are (dashed)."}}
 
@@ -323,7 +323,7 @@ print("weights of likes", [round(w, 2) for w in weights[3].tolist()])
 print("likes fetches   ", [round(x, 2) for x in output[3].tolist()])
 
 # %% [markdown]
-# By hand: the scores of `likes` are 0, 0, 6, 0 and 4.5; halved, 0, 0, 3, 0 and 2.25. The exponentials are 1, 1, 20.1, 1 and 9.5, and they sum to 32.6. `cat` gets $20.1 / 32.6 = 0.62$, `fish` gets $9.5 / 32.6 = 0.29$, and each of the others 0.03. `cat` hands over 0.617 of something living; `fish` is half as living, and adds 0.146. Together that is 0.76, as printed.
+# For `likes`, the exponentials of the halved scores, 1, 1, 20.1, 1 and 9.5, sum to 32.6, so `cat` gets $20.1 / 32.6 = 0.62$.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-attention-steps", "caption": "How is one output vector made? Choose the word that asks. Its query multiplies the rows of the keys (orange), and each column adds up to a score. Divided by 2, the scores go through softmax and become weights (gray). Each value is multiplied by its weight (green); the last column is the sum, the output."}}
 
@@ -363,8 +363,6 @@ show_steps(
 )
 
 # %% [markdown]
-# `cat` looks for a verb and, less urgently, an adjective. With one softmax it has to divide its weight between them, 0.54 for `likes` and 0.20 for `black`; [multi-head attention](05_multi_head_attention.ipynb#why-several-heads) will let it ask twice.
-#
 # ## Nobody has to write these
 #
 # We made up $W^Q$, $W^K$ and $W^V$. Can they be learned? Take sentences such as *the black cat likes fish*, in which each noun has to name the adjective. Every word gets a random vector, and the three matrices start as noise. Nothing says what a noun is, or where to look.
@@ -375,7 +373,7 @@ adjectives = ["black", "white", "old", "small"]
 nouns = ["cat", "dog", "bird", "fish"]
 verbs = ["likes", "sees", "hears"]
 kinds = [articles, adjectives, nouns, verbs, nouns]
-lexicon = sorted({word for kind in [*kinds, words] for word in kind})  # 14 words
+lexicon = sorted({word for kind in kinds for word in kind})  # 14 words
 
 
 def numbers(some_words):
@@ -404,6 +402,7 @@ for step in range(201):
     tokens = draw_sentences(64)
     q, k, v = (vectors[tokens] @ W for W in learned)
     fits = attend(q, k, v)[0][:, [2, 4]] @ vectors.T
+    # Classes on axis 1; both nouns name word 1
     loss = nn.functional.cross_entropy(fits.mT, tokens[:, [1, 1]])
     if step in (0, 10, 200):
         q, k, v = (vectors[numbers(words)] @ W for W in learned)
@@ -483,7 +482,7 @@ def attention(
 
 
 # %% [markdown]
-# For a query that may see no key at all, softmax alone would divide zero by zero; the second `torch.where` gives it zeros, as PyTorch's own function does. The function has no parameters, because all that is learned is in the matrices that made its arguments.
+# The function has no parameters, because all that is learned is in the matrices that made its arguments.
 #
 # :::{margin}
 # `dropout` does nothing unless a module for it is passed; [regularization](17_regularization.ipynb#what-dropout-does) explains it.
@@ -513,7 +512,7 @@ if CHECKING:
 #
 # The output is a weighted average of the values, so it never lies outside their range. The weights can open or close the way for a word, but all that they do to its value is to scale it. New facts are left to the [feed-forward network](06_feed_forward.ipynb).
 #
-# Nor can a query look at nothing, unless a mask hides every key from it. A word that needs nothing still has its whole weight to spend, and trained models park it where it does no harm, often on the period or the [end of the sentence](21_attention_maps.ipynb#why-does-everyone-look-at-s-attention-sinks).
+# Nor can a query look at nothing, unless a mask hides every key from it. A word that needs nothing still has its whole weight to spend, and trained models park it where it does little harm, often on [a token that is always there](21_attention_maps.ipynb#why-does-everyone-look-at-s-attention-sinks).
 #
 # ## What to remember
 #
@@ -524,26 +523,8 @@ if CHECKING:
 #
 # ## Exercises
 #
-# **1. Write it first** is [above](#the-code).
+# **1. Write it first** is [above](#the-code); the code below it is the solution. The order matters: scale, hide, softmax, mix. A key that is hidden after the softmax has already taken its share from the others.
 #
-# :::{admonition} Solution 1
-# :class: dropdown
-# Two lines more than `attend`, between the scores and the softmax: `if mask is not None:` and `scores = scores.masked_fill(~mask, -math.inf)`. The order matters: scale, hide, softmax, mix. A key that is hidden after the softmax has already taken its share from the others.
-# :::
-
-# %% tags=["remove-cell"]
-if CHECKING:
-    from annotated_transformer import check
-
-    def two_lines_more(query, key, value, mask):
-        scores = query @ key.mT / math.sqrt(key.size(-1))
-        if mask is not None:
-            scores = scores.masked_fill(~mask, -math.inf)
-        return scores.softmax(dim=-1) @ value
-
-    assert check("attention", two_lines_more).passed
-
-# %% [markdown]
 # **2. By hand** (★, 5 min). A query $(1, 1)$ meets the keys $(2, 0)$ and $(0, 0)$ with the values 10 and 20. What does attention return, with two decimals? ($e^{\sqrt 2} = 4.11$.) And if you divide by $d_k$ instead of its root ($e^1 = 2.72$)?
 #
 # :::{admonition} Solution 2
@@ -560,7 +541,7 @@ if CHECKING:
     assert round(blend, 2) == 11.96 and round(flatter.item(), 2) == 12.69
 
 # %% [markdown]
-# **3. Ask more loudly** (★★, 10 min). `cat` looks at `black` with 0.20. Which number of `W_Q` makes it ask for adjectives, and what would that number have to be for `black` to get half of the weight? What is left for `likes`? ($e^{0.5} = 1.65$, $e^2 = 7.39$, $\ln 11.04 = 2.40$.)
+# **3. Ask more loudly** (★★, 10 min). `cat` looks at `black` with 0.20 ({numref}`fig-attention-steps`). Which number of `W_Q` makes it ask for adjectives, and what would that number have to be for `black` to get half of the weight? What is left for `likes`? ($e^{0.5} = 1.65$, $e^2 = 7.39$, $\ln 11.04 = 2.40$.)
 #
 # :::{admonition} Solution 3
 # :class: dropdown

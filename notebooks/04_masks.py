@@ -149,7 +149,7 @@ if CHECKING:
 #
 # The square brackets are True where what they hold is true. A position may see itself, because it predicts the word *after* it.
 #
-# **Exercise 1. Write them first** (★, 10 min). Write `causal_mask(length)` without `tril`. Then write `padding_mask(tokens)`, which is True where a key is not padding, token 0. It takes the token ids of $B$ sentences, $(B, S)$, and its result must broadcast to scores of shape $(B, H, T, S)$, for $H$ attentions side by side. `check("causal_mask", yours)`, from `annotated_transformer`, knows the common mistakes.
+# **Exercise 1. Write them first** (★, 10 min). First half: write `causal_mask(length)` without `tril`. `check("causal_mask", yours)`, from `annotated_transformer`, knows the common mistakes.
 
 
 # %% tags=["export"]
@@ -304,7 +304,11 @@ UNK = 3  # <unk>
 #
 # $$ M^\text{padding}_{ts} = [\,\text{token}_s \neq \text{PAD}\,] $$ (eq-padding-mask)
 #
-# Comparing with `PAD` isn't enough. In the model the scores have four axes: sentences, attentions side by side (eight of them, from the next chapter on), queries, keys. PyTorch lines up two shapes from the right and takes a missing axis as 1, so the mask has to say which of its axes are which. `None` in an index adds an axis of length 1:
+# Comparing with `PAD` isn't enough. In the model the scores have four axes: sentences, attentions side by side (eight of them, from the next chapter on), queries, keys. PyTorch lines up two shapes from the right and takes a missing axis as 1, so the mask has to say which of its axes are which.
+#
+# **Exercise 1, second half.** Write `padding_mask(tokens)`, which is True where a key is not padding. It takes the token ids of $B$ sentences, $(B, S)$, and its result must broadcast to scores of shape $(B, H, T, S)$, for $H$ attentions side by side. `check("padding_mask", yours)` says whether it does.
+#
+# In ours, `None` in an index adds an axis of length 1:
 
 
 # %% tags=["export"]
@@ -358,15 +362,7 @@ if CHECKING:
 # %% [markdown]
 # ### Padded queries
 #
-# Padded positions also ask. Hiding their rows instead of their columns protects nobody, as the right panel of {numref}`fig-columns-rows` shows. It also leaves rows without any open key, and there softmax has to divide zero by zero:
-
-# %%
-no_key = torch.zeros(5, 5, dtype=torch.bool)
-print("softmax alone:", torch.full((5,), -torch.inf).softmax(-1).tolist())
-print("attention:    ", attention(q, k, v, no_key)[1][0].tolist())
-
-# %% [markdown]
-# NaN ("not a number") spreads. In the next layer even a weight of 0 doesn't keep such a row out, because $0 \cdot \text{NaN}$ is NaN, and so the rows of the padding would destroy those of the words. This is why `attention` has its second `torch.where`.
+# Padded positions also ask. Hiding their rows instead of their columns protects nobody, as the right panel of {numref}`fig-columns-rows` shows. It also leaves rows without any open key, where softmax divides zero by zero; `attention` returns zeros there ([Further](#what-becomes-of-an-empty-row)).
 #
 # The rule is to *mask keys, never rows*. What a padded query computes does no harm, because no word attends to it and the loss skips it. In this book no row is ever empty, because a source ends with `</s>`, which every query may see, and a target begins with `<s>`, which is in no query's future.
 #
@@ -422,7 +418,7 @@ show(
 #
 # ## Exercises
 #
-# **1. Write them first** is [above](#the-causal-mask).
+# **1. Write them first** is above, [one half](#the-causal-mask) and [the other](#the-padding-mask).
 #
 # :::{admonition} Solution 1
 # :class: dropdown
@@ -471,7 +467,7 @@ if CHECKING:
 #
 # ### What becomes of an empty row?
 #
-# A padded batch with an empty sentence, or padding on the left under a causal mask, makes rows without an open key. Our `attention` and `F.scaled_dot_product_attention` give them zeros. `nn.MultiheadAttention` returns NaN by default; with `need_weights=False` it returns zeros, except with `batch_first=True` in evaluation without gradients, where a fast path gives NaN again (torch 2.13). So a model of PyTorch's layers can train undisturbed and show its first NaN in evaluation.
+# A padded batch with an empty sentence, or padding on the left under a causal mask, makes rows without an open key. Our `attention` and `F.scaled_dot_product_attention` give them zeros. `nn.MultiheadAttention` returns NaN ("not a number") by default; with `need_weights=False` it returns zeros, except with `batch_first=True` in evaluation without gradients, where a fast path gives NaN again (torch 2.13). So a model of PyTorch's layers can train undisturbed and show its first NaN in evaluation.
 #
 # In training, the gradient has to survive, too. Behind the zeros the softmax still holds NaN, and sends NaN back. In our code the *first* `torch.where` stops it, because no gradient passes to a score that was replaced. Where a mask is *added* to the scores, nothing stops it: replace NaN by 0 after the softmax, and the output is clean while the gradients are not.
 
@@ -493,7 +489,7 @@ if CHECKING:
 #
 # Harvard's Annotated Transformer {cite:p}`rush2018annotated` hides a key with $-10^9$, and so does [tensor2tensor](https://github.com/tensorflow/tensor2tensor/blob/017f83a91da0a4f481834fa0eac44d446774acfe/tensor2tensor/layers/common_attention.py), the authors' own code. In 32 bits that works, as long as each row keeps an open key. Where *every* key is hidden, all scores are equal, so the query takes the plain average of exactly what it must not see.
 #
-# In 16 bits it fails at once: the largest number of fp16 is 65,504, and PyTorch refuses to store $-10^9$ there. Many programs take the smallest number that the type holds, $-65{,}504$. Add two such masks, one for padding and one for the future, and the sum overflows to minus infinity.
+# In 16 bits it fails at once: the largest number of fp16 is 65,504, and PyTorch refuses to store $-10^9$ there.
 
 # %% tags=["remove-cell"]
 if CHECKING:

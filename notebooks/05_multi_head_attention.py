@@ -185,44 +185,36 @@ if CHECKING:
 # %% [markdown]
 # ### What breaks without the transpose
 #
-# A reshape moves no numbers but only regroups them, so head 1 gets the first half of the sentence and head 2 the second. On which words does the output of word 0 depend? We ask the gradient.
+# A reshape moves no numbers but only regroups them, so head 1 gets the first half of the sentence and head 2 the second: `the` and `black` never hear of `cat` and `likes`, in any layer of the encoder.
 
+# %% tags=["remove-cell"]
+if CHECKING:
 
-# %%
-def reached(split, join):
-    x = torch.randn(1, 4, 6, dtype=torch.float64, requires_grad=True)
-    heads = split(x)
-    output = join(attention(heads, heads, heads)[0])
-    output[0, 0].sum().backward()
-    return x.grad[0].abs().sum(dim=-1).nonzero().flatten().tolist()
+    def reached(split, join):
+        x = torch.randn(1, 4, 6, dtype=torch.float64, requires_grad=True)
+        heads = split(x)
+        output = join(attention(heads, heads, heads)[0])
+        output[0, 0].sum().backward()
+        return x.grad[0].abs().sum(dim=-1).nonzero().flatten().tolist()
 
-
-by_reshape = reached(lambda x: x.reshape(1, 2, 4, 3), lambda x: x.reshape(1, 4, 6))
-by_split = reached(lambda x: split_heads(x, 2), merge_heads)
-print("word 0 sees", by_reshape, "after the reshape,", by_split, "after the split")
+    reshaped = lambda x: x.reshape(1, 2, 4, 3), lambda x: x.reshape(1, 4, 6)
+    assert reached(*reshaped) == [0, 1]
+    assert reached(lambda x: split_heads(x, 2), merge_heads) == [0, 1, 2, 3]
 
 # %% [markdown]
-# After the reshape, `the` and `black` never hear of `cat` and `likes`, in any layer of the encoder. The model still learns something from such pieces, so in training only a low score gives the mistake away.
-#
 # ## Why one more matrix at the end?
 #
-# Without $W^O$, head 1 could write into the first numbers of the output only, head 2 into the next, and so on. With it, each head can write into every column. Cut $W^O$ into the $d_v$ rows $W_i^O$ that belong to each head, and the product becomes a sum:
+# Without $W^O$, head 1 could write into the first numbers of the output only, head 2 into the next, and so on. With it, each head can write into every column. Let $W_i^O$ be the $d_v$ rows of $W^O$ that meet head $i$; then the product is a sum:
 #
 # $$
 # [\text{head}_1; \dots; \text{head}_h]\, W^O = \sum_{i=1}^{h} \text{head}_i\, W_i^O
 # $$ (eq-sum-of-heads)
 
-# %%
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-sum-of-heads", "caption": "What do the heads do to `cat`? Each adds its own row to the vector of the word. Head 2 writes into the column \u201cadjective\u201d: the cat is black. Head 1 adds next to nothing, since `likes`, where it looks, has nothing to hand over."}}
 adds = [
     attention(X @ q, X @ k, X @ v)[0] @ rows
     for q, k, v, rows in zip(cut_Q, cut_K, cut_V, (W_O[:2], W_O[2:]))
 ]
-
-# %% tags=["remove-cell"]
-if CHECKING:
-    torch.testing.assert_close(sum(adds), two)
-
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-sum-of-heads", "caption": "What do the heads do to `cat`? Each adds its own row to the vector of the word. Head 2 writes into the column \u201cadjective\u201d: the cat is black. Head 1 adds next to nothing, since `likes`, where it looks, has nothing to hand over."}}
 rows = torch.stack([X[2], *[added[2] for added in adds], X[2] + sum(adds)[2]])
 names = ["cat", *[f"+ head {i}" for i in range(1, len(adds) + 1)], "= sum"]
 show(
@@ -232,6 +224,7 @@ show(
 
 # %% tags=["remove-cell"]
 if CHECKING:
+    torch.testing.assert_close(sum(adds), two)
     assert round(rows[3, 2].item(), 2) == 1.01
 
 # %% [markdown]
@@ -310,8 +303,8 @@ class MultiHeadAttention(nn.Module):
         query = split_heads(self.query(query), self.heads)
         key = split_heads(self.key(key), self.heads)
         value = split_heads(self.value(value), self.heads)
-        heads, _ = self.attend(query, key, value, mask, self.dropout)
-        return self.output(merge_heads(heads))
+        by_head, _ = self.attend(query, key, value, mask, self.dropout)
+        return self.output(merge_heads(by_head))
 
 
 # %% [markdown]
@@ -380,7 +373,7 @@ if CHECKING:
 # | width | 512 | 128 | 64 | 32 | 16 |
 # | BLEU | 24.9 | 25.5 | 25.8 | 25.8 | 25.4 |
 #
-# One head is worst, and 32 are too many again, perhaps because a narrow head compares two words by few features. ([In miniature](22_variations.ipynb#heads-and-their-width-rows-a-and-b), one head is worst, too, but 32 do no harm.)
+# One head is worst, and 32 are too many again, perhaps because a narrow head compares two words by few features. ([In miniature](22_variations.ipynb#heads-and-their-width-rows-a-and-b), one head is worst, too; for 32, three seeds can't tell.)
 #
 # ## How heads differ
 #

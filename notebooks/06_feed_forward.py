@@ -31,7 +31,7 @@ stream = X + attention(X @ W_Q, X @ W_K, X @ W_V)[0] @ W_O
 print({name: round(v, 2) for name, v in zip(FEATURES, stream[3].tolist())})
 
 # %% [markdown]
-# If you know that `likes` is a verb, and that something living and something edible are involved, you know more: this liking is about a meal. But a meal is a new fact: none of the six numbers stands for it, and what attention returns is a blend of old ones. Could ten layers of attention arrive at the conclusion? Take a guess before you read on.
+# If you know that `likes` is a verb, and that something living and something edible are involved, you know more: this liking is about a meal. But that follows only from all three together, and attention only adds up what it finds. Could ten layers of attention arrive at the conclusion? Take a guess before you read on.
 #
 # ## What attention alone cannot do
 #
@@ -59,25 +59,7 @@ if CHECKING:
 #
 # But the left side must be $1 + 0$ and the right side $0 + 0$, and no choice of $u$, $v$ and $c$ can give both.
 #
-# With more words there is one thing that isn't linear, the weights, and a head can use them to compute *and* after all. Let the query be constant, and let the word look at itself and at a null word. Its own key gives the score $10\,(a + b)$, and its value is 1; the null word has the score 15 and the value 0:
-
-# %%
-for a, b in [(0, 0), (0, 1), (1, 0), (1, 1)]:
-    query = torch.tensor([[1.0]])
-    key = torch.tensor([[10.0 * (a + b)], [15.0]])
-    value = torch.tensor([[1.0], [0.0]])
-    output, _ = attention(query, key, value)
-    print(f"{a} and {b}: {output.item():.3f}")
-
-# %% tags=["remove-cell"]
-if CHECKING:
-    import math
-
-    gate = [1 / (1 + math.exp(15 - 10 * n)) for n in (0, 1, 2)]
-    assert [round(v, 3) for v in gate] == [0.0, 0.007, 0.993]
-
-# %% [markdown]
-# So attention can open and close a gate. But this one conclusion takes a whole head: if the head listens to other words meanwhile, every weight that they get is missing here. A layer of the paper's model has 8 heads. What attention alone cannot do is draw *many* conclusions about a word, each for itself. The network of this chapter has 2,048 units for that, and they don't compete.
+# With more words the weights aren't linear, and a head can use them as a gate. But a head has one softmax, so it draws one conclusion at a time, and one attention of the paper's model has 8 heads. The network of this chapter has 2,048 units, and they don't compete.
 #
 # ## One unit, built by hand
 #
@@ -157,16 +139,6 @@ if CHECKING:
 # $$ \text{FFN}(x) = b_2 + \sum_{j=1}^{d_\text{ff}} \operatorname{ReLU}(x \cdot w_j + b_{1j})\; u_j $$ (eq-ffn-units)
 #
 # Unit $j$ compares $x$ with its pattern $w_j$ by a dot product. If $x$ fits well enough, the unit adds its vector $u_j$ to the output, and the better the fit, the more of it. In {numref}`fig-stamp`, "meal" computes at `likes` $2 + 0.76 + 0.29 - 2.5 = 0.55$ and writes that much "edible": this liking is about food. Without what attention fetched, the sum would be −0.5 and the unit would be silent. "Pet" finds `cat`, a noun that is alive and dark, adds to "living" and takes "edible" away.
-#
-# The class computes the same as the units added up by hand (`nn.Linear` stores a matrix transposed):
-
-# %%
-network = FeedForward(d_model=6, d_ff=len(b1)).double()
-weights = {"linear1.weight": W1.T, "linear1.bias": b1}
-weights |= {"linear2.weight": W2.T, "linear2.bias": torch.zeros(6)}
-network.load_state_dict(weights)
-by_units = sum(fired[:, [j]] * W2[j] for j in range(len(b1)))
-print(f"largest difference: {(network(stream) - by_units).abs().max():.6f}")
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -179,29 +151,10 @@ if CHECKING:
     )
     torch.testing.assert_close(wide(batch), by_formula, atol=1e-12, rtol=0)
     torch.testing.assert_close(wide(batch), by_unit, atol=1e-12, rtol=0)
-    torch.testing.assert_close(network(stream), by_units, atol=1e-12, rtol=0)
 
 # %% [markdown]
 # The network is a lookup like attention, with $w_j$ as keys and $u_j$ as values ({cite:t}`geva2021transformer`). Attention finds its keys and values in the sentence; here they are learned once and stay. There is no softmax, so ten units may fire, or none.
 #
-# ## Each position by itself
-#
-# Attention mixes positions; the feed-forward network mixes the numbers within one. Put `fish` in the place of `cat`, and see how much the output changes at each of the five positions:
-
-# %%
-other = stream.clone()
-other[2] = stream[4]  # "fish" in the place of "cat"
-fetched = [attention(x @ W_Q, x @ W_K, x @ W_V)[0] for x in (stream, other)]
-concluded = [network(x) for x in (stream, other)]
-for name, (before, after) in (("attention", fetched), ("feed-forward", concluded)):
-    print(f"{name:13}", [round(c, 2) for c in (after - before).norm(dim=-1).tolist()])
-
-# %% tags=["remove-cell"]
-if CHECKING:
-    assert (fetched[0] - fetched[1]).norm(dim=-1).min() > 0.01
-    assert (concluded[0] - concluded[1]).any(dim=-1).nonzero().tolist() == [[2]]
-
-# %% [markdown]
 # ## Why wide, and then narrow again?
 #
 # Each unit asks one question, and with 512 inputs there are already $512 \cdot 511 / 2 = 130{,}816$ *pairs* of features to ask about. To see what width buys, we ask for the product of two of eight inputs, which no linear map can give. The patterns stay random; only $W_2$ is fitted, by least squares, and then tested on fresh inputs.
@@ -288,7 +241,7 @@ if CHECKING:
 #
 # - Attention moves information between positions; the feed-forward network works on it within one, with the same weights at every position.
 # - A unit compares $x$ with a pattern and, above a threshold, adds a vector to the output. The network is the sum of 2048 such units.
-# - Attention can gate, but one question per head. What it makes of a single word is linear, and so would be the network without its ReLU.
+# - Attention can gate, but it draws only one conclusion per head. What it makes of a single word is linear, and so would be the network without its ReLU.
 # - Two thirds of an encoder layer's parameters are here.
 #
 # ## Exercises
@@ -379,23 +332,6 @@ if CHECKING:
     assert gradient[0].abs().max() == 0
 
 # %% [markdown]
-# ### ReLU, and SwiGLU today
-#
-# BERT and GPT took a ReLU that is rounded off at zero (GELU). Most newer language models, PaLM and Llama among them, change more than that. **SwiGLU** ({cite:t}`shazeer2020glu`) gives every unit two patterns: the sum of one, passed through a smooth ReLU called SiLU, is a gate, and the other's sum is multiplied by it. A third matrix would cost half as much again, so the width is cut to two thirds: $\tfrac23 \cdot 2048 \approx 1365$. In Shazeer's experiments the gated forms beat ReLU and GELU at equal size; he offers "divine benevolence" as the explanation.
-#
-# ### Why does the paper speak of convolutions?
-#
-# Section 3.3 remarks that the network equals two convolutions with kernel size 1. A window of one position mixes nothing, so what remains is one linear map applied everywhere.
-
-# %% tags=["remove-cell"]
-if CHECKING:
-    one, two = nn.Conv1d(8, 32, 1).double(), nn.Conv1d(32, 8, 1).double()
-    one.load_state_dict({"weight": A[:, :, None], "bias": a})
-    two.load_state_dict({"weight": C[:, :, None], "bias": c})
-    convolved = two(one(batch.transpose(1, 2)).relu()).transpose(1, 2)
-    torch.testing.assert_close(wide(batch), convolved)
-
-# %% [markdown]
 # ## Sources
 #
-# Equation 2 and the remark on convolutions are from section 3.3 of {cite:t}`vaswani2017attention`, the rows from its Table 3. Units as keys and values: {cite:t}`geva2021transformer`; their silence: {cite:t}`li2023lazy`; gates: {cite:t}`shazeer2020glu`.
+# Equation 2 is from section 3.3 of {cite:t}`vaswani2017attention`, the rows from its Table 3. Units as keys and values: {cite:t}`geva2021transformer`; their silence: {cite:t}`li2023lazy`.

@@ -118,19 +118,17 @@ class Embedding(nn.Module):
 
 
 # %% [markdown]
-# For two sentences of four tokens, we print the shapes of tokens, vectors and logits, and compare the lookup with the product of one-hot vectors and table:
+# For two sentences of four tokens, we print the shapes of tokens, vectors and logits:
 
 # %%
 embedding = Embedding(vocabulary_size=10, d_model=6)
 tokens = torch.tensor([[1, 4, 8, 2], [1, 7, 2, 0]])
 states = embedding(tokens)
-words, width = embedding.weight.shape
-product = F.one_hot(tokens, words).float() @ embedding.weight * sqrt(width)
 print(tuple(tokens.shape), tuple(states.shape), tuple(embedding.logits(states).shape))
-print(f"largest difference: {(states - product).abs().max():.4f}")
 
 # %% tags=["remove-cell"]
 if CHECKING:
+    product = F.one_hot(tokens, 10).float() @ embedding.weight * sqrt(6)
     torch.testing.assert_close(states, product)
     torch.testing.assert_close(embedding.logits(states), states @ embedding.weight.T)
 
@@ -210,19 +208,12 @@ show(
 #
 # ## The softmax is in the loss
 #
-# The paper's Figure 1 has two boxes at the top, *Linear* and *Softmax*. The linear box is our `logits`, and the softmax turns them into probabilities. For our five words the exponentials of 0, 0, 2, 0 and 2.5 are 1, 1, 7.39, 1 and 12.18, together 22.57, so `fish` gets $12.18 / 22.57 = 0.54$.
+# The paper's Figure 1 has two boxes at the top, *Linear* and *Softmax*. The linear box is our `logits`, and the softmax turns them into probabilities.
 #
 # ### Why is there no softmax in the code?
 #
 # The loss needs the *logarithm* of one probability, and `F.cross_entropy` does softmax and logarithm in one step. In two steps, $e^{-200}$ would become 0, since it is too small for a float of 32 bits, and the logarithm of 0 is minus infinity.
-
-# %%
-far = torch.tensor([0.0, 200.0])
-two_steps = far.softmax(-1).log()
-one_step = far.log_softmax(-1)
-print("two steps:", two_steps.tolist(), " one step:", one_step.tolist())
-
-# %% [markdown]
+#
 # Nor is a softmax needed to find the most probable word, since that word has the largest logit.
 #
 # ### What one softmax too many breaks
@@ -245,9 +236,9 @@ print(f"twice: {F.cross_entropy(perfect.softmax(-1), right):.2f}")
 # - **As output.** A logit is a sum of 512 products. If the state's numbers have size 1 and the table's have size $s$, the logit has size $s\sqrt{512}$. For logits of size 1, $s$ must be $1/\sqrt{512} = 0.044$.
 # - **As input.** There the model expects numbers of size 1, so what comes out of the table is multiplied by $\sqrt{512} = 22.6$.
 #
-# "To match the positions", the usual explanation, is half an answer. The [positions](08_positional_encoding.ipynb#what-a-position-should-look-like) that are added next have a root mean square of $\sqrt{1/2} = 0.71$, and the words match them only if the table starts this way.
+# "To match the positions", the usual explanation, is half an answer. The [positions](08_positional_encoding.ipynb#the-code) that are added next have a root mean square of $\sqrt{1/2} = 0.71$, and the words match them only if the table starts this way.
 #
-# We compare three starts: tensor2tensor's, Glorot's (Xavier's) rule, which Harvard's *Annotated Transformer* ({cite:t}`rush2018annotated`) applies to all its matrices, and size 1, the default of `nn.Embedding`. For each we fill a table of 37,000 words and measure three numbers: the size of a word after the factor and the size of the logits, which should both be near 1, and the loss, which should be near that of a model that knows nothing, 10.5. Which start will fail, and at which end?
+# We compare three starts: tensor2tensor's, Glorot's (Xavier's) rule, which Harvard's *Annotated Transformer* ({cite:t}`rush2018annotated`) applies to all its matrices, and size 1, the default of `nn.Embedding`. For each we fill a table of 37,000 words and measure three numbers: the size of a word after the factor and the size of the logits, which should both be near 1, and the loss, which shouldn't be far above the 10.5 of a model that knows nothing (logits of size 1 cost half a nat). Which start will fail, and at which end?
 
 # %%
 torch.manual_seed(0)
@@ -337,18 +328,18 @@ if CHECKING:
     )
 
 # %% [markdown]
-# **2. "To be consistent"** (★★, 15 min). What breaks if the logits are multiplied by $\sqrt{d_\text{model}}$ as well? Predict where the loss starts, then measure it.
+# **2. One table or three** (★, 5 min). A model with a vocabulary of 8,000 and $d_\text{model} = 256$ has 5.4 million parameters, one table included. How many numbers are in the table, and what share of the model is that? How many are in three tables, and what share are they of the model that has three?
 #
 # :::{admonition} Solution 2
 # :class: dropdown
-# A logit would start at size $\sqrt{512} = 22.6$ where it should have size 1. The softmax is then sure of some random word, just as with the default of `nn.Embedding` above, and the loss starts at about 90, as it did there, far above $\ln 37{,}000 = 10.5$.
+# One table has $8{,}000 \cdot 256 = 2{,}048{,}000$ numbers, or 38% of the model. Three have 6,144,000. All other parts have $5.4 - 2.05 = 3.35$ million, so the tables would be $6.14 / 9.50$, or 65% of the model.
 # :::
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    plain = Embedding(37_000, 512).logits(states).detach()
-    starting = [F.cross_entropy(plain * factor, right) for factor in (1, 512**0.5)]
-    assert abs(starting[0] - 11) < 0.5 and 80 < starting[1] < 120
+    table, others = 8000 * 256, 5.4e6 - 8000 * 256
+    assert round(100 * table / 5.4e6) == 38
+    assert round(100 * 3 * table / (3 * table + others)) == 65
 
 # %% [markdown]
 # **3. By hand** (★, 10 min). Three words have the logits 2, 0 and 0, and the second word is right ($e^2 = 7.39$). What are the probabilities? How far does each row move along the state $x$ in a step with learning rate 1? What do the three moves add up to, and why?

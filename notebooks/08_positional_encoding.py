@@ -49,52 +49,7 @@ if CHECKING:
     assert english(pair[1]) == "The man is biting the dog."
 
 # %% [markdown]
-# Without positions, both sentences get the same translation, and no training could mend that. To see why, let the verbs of *the black cat likes fish* and *the black fish likes cat* attend, with the matrices of [chapter 3](03_attention.ipynb#queries-keys-and-values):
-
-# %% tags=["hide-input"]
-import math
-
-import altair as alt
-import matplotlib.pyplot as plt
-
-from annotated_transformer import check
-from annotated_transformer.masks import causal_mask
-from annotated_transformer.multi_head_attention import MultiHeadAttention
-from benchmarks.common import read_log
-from book.example import FEATURES, WORDS, X
-from book.figures import (
-    INK,
-    POSITION,
-    SKY,
-    curves,
-    heatmap,
-    show,
-    show_plot,
-    show_steps,
-)
-from book.figures import signed_colors, style
-
-
-# %%
-from annotated_transformer.attention import attention
-from book.example import W_K, W_Q, W_V, WORDS, X
-
-# Put the five words in any order you like
-SENTENCES = ("the black cat likes fish", "the black fish likes cat")
-
-
-def verb(sentence, places):
-    words = sentence.split()
-    x = X[[WORDS.index(word) for word in words]] + places
-    output, _ = attention(x @ W_Q, x @ W_K, x @ W_V)
-    return [round(v, 2) for v in output[words.index("likes")].tolist()]
-
-
-for sentence in SENTENCES:
-    print(f"{sentence}: likes fetches {verb(sentence, 0)}")
-
-# %% [markdown]
-# The three numbers are *living*, *dark* and *edible*, and the verb fetches the same of each, whoever likes whom. The formula says that it must. Let $P$ be a matrix that shuffles rows. The scores become $PQ\,(PK)^\top = P\,QK^\top P^\top$, the same numbers in other rows and columns. The softmax works row by row, the values are shuffled too, and $P^\top P$ is the identity:
+# Without positions, both sentences get the same translation, and no training could mend that. To see why, let $P$ be a matrix that shuffles rows. With the words in another order, the scores become $PQ\,(PK)^\top = P\,QK^\top P^\top$, the same numbers in other rows and columns. The softmax works row by row, the values are shuffled too, and $P^\top P$ is the identity:
 #
 # $$
 # \operatorname{softmax}(P\,QK^\top P^\top)\, P V = P \operatorname{softmax}(QK^\top)\, P^\top P\, V = P \operatorname{softmax}(QK^\top)\, V
@@ -117,6 +72,30 @@ for sentence in SENTENCES:
 # The last digit flips at every step, the one before at every second, the next at every fourth. Each digit is a wave with half the speed of its neighbor on the right. But the waves jump: from 7 to 8 all four digits flip, although the places are neighbors.
 #
 # So we make the waves smooth. Each becomes a clock, a little slower than the one before, and we write down where its hand points: a sine and a cosine.
+
+# %% tags=["hide-input"]
+import math
+
+import altair as alt
+import matplotlib.pyplot as plt
+
+from annotated_transformer import check
+from annotated_transformer.attention import attention
+from annotated_transformer.masks import causal_mask
+from annotated_transformer.multi_head_attention import MultiHeadAttention
+from benchmarks.common import read_log
+from book.example import FEATURES, WORDS, X
+from book.figures import (
+    INK,
+    POSITION,
+    SKY,
+    curves,
+    heatmap,
+    show,
+    show_plot,
+    show_steps,
+)
+from book.figures import signed_colors, style
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-clocks", "caption": "How can sines tell where? The first four of the eight clocks of $d_\\text{model} = 16$ at the position that you choose. A sine says how far the tip of a hand is to the right, a cosine how far up; the dots are where it stood at the six positions before. Together the hands are different at every position."}}
 SIDE, FACE = 140, 128  # pixels of a clock: its picture, its diameter
@@ -177,26 +156,18 @@ show_steps(steps, "Position:", start=5)
 def sinusoid(length: int, d_model: int) -> Tensor:
     """Return the encodings of positions 0 .. length - 1 as (length, D), D even (section 3.5)."""
     position = torch.arange(length, dtype=torch.float64)
-    rate = 10_000 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
-    angle = torch.outer(position, rate)
+    omega = 10_000 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
+    angle = torch.outer(position, omega)
     pairs = torch.stack([angle.sin(), angle.cos()], dim=-1)
     return pairs.reshape(length, d_model).to(torch.get_default_dtype())
 
 
 # %% [markdown]
-# `torch.arange(0, d_model, 2)` is $2i$ already. Stacking gives (length, D / 2, 2), a sine and a cosine for each clock, and reshaping puts the pairs in a row. Added to the words, the encodings tell the two sentences apart:
-
-# %%
-for sentence in SENTENCES:
-    places = sinusoid(len(sentence.split()), 6).double()
-    print(f"{sentence}: likes fetches {verb(sentence, places)}")
+# `torch.arange(0, d_model, 2)` is $2i$ already. Stacking gives (length, D / 2, 2), a sine and a cosine for each clock, and reshaping puts the pairs in a row.
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    assert verb(SENTENCES[0], 0) == verb(SENTENCES[1], 0) == [0.76, 0.03, 0.29]
     PE = sinusoid(5, 6).double()
-    assert verb(SENTENCES[0], PE) != verb(SENTENCES[1], PE)
-    assert verb(SENTENCES[0], PE)[2] == 1.05 and verb(SENTENCES[1], PE)[2] == 1.65
     assert (PE[:, 5] > 0.99).all()
     # number by number
     table, largest = sinusoid(50, 16), 0.0
@@ -210,7 +181,7 @@ if CHECKING:
     torch.testing.assert_close(table.square().sum(dim=1), torch.full((50,), 8.0))
 
 # %% [markdown]
-# But the third number, *edible*, has grown to 1.05 and 1.65, although nobody has added any food. The last column of the encoding is to blame: it is the cosine of the slowest clock, which is still at 1 for all five places, and it is added to the column *edible*. So every word now seems edible by 1 more, and only the rest, 0.05 and 0.65, comes from `fish`. In six columns, words and places collide like that; 512 have [room for both](#why-added-not-concatenated).
+# In {numref}`fig-added` the encodings are added to our five words. In six columns, words and places collide; 512 have [room for both](#why-added-not-concatenated).
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-added", "caption": "How does a word learn its place? To the five words of chapter 3 are added the encodings of positions 0 to 4, here in six columns, which is three clocks. The first turns fast; the second has hardly started, and the third stands still at sine 0, cosine 1. The sum is what the model reads; `likes` keeps only half of its \u201cverb\u201d, because its position has \u22121 there. Rounded to one decimal; purple is positive, orange negative."}}
 encodings = sinusoid(5, 6).double()
@@ -263,29 +234,20 @@ show_plot(
 # \begin{pmatrix} \sin p\,\omega_i \\ \cos p\,\omega_i \end{pmatrix}
 # $$ (eq-shift)
 #
-# There is no $p$ in the matrix, so "three places on" is one linear map wherever we start. That is what the paper hoped for: a head that looks three words back has a single matrix to learn. We build it for 64 columns, a small rotation for each of the 32 clocks, and apply it to the table.
+# There is no $p$ in the matrix, so "three places on" is one linear map wherever we start. That is what the paper hoped for: a head that looks three words back has a single matrix to learn.
+#
+# In {numref}`fig-look-back` a head uses it. Its queries are the positions, turned three steps back, and its keys the positions as they are. So the score is highest at $p - 3$, where the two agree.
+
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-look-back", "caption": "Can attention look three places back? Weights of a head built by hand: its query matrix is ten times a rotation, its key matrix the identity, and the vectors are positions only. Rows 0 to 2 have nothing three places back and take the first position."}}
 
 
-# %%
 def shift_by(k, d_model):
     angles = k * 10_000 ** (-torch.arange(0, d_model, 2, dtype=torch.float64) / d_model)
     blocks = [[[a.cos(), a.sin()], [-a.sin(), a.cos()]] for a in angles]
     return torch.block_diag(*[torch.tensor(block).double() for block in blocks])
 
 
-k = 3
-table, shift = sinusoid(100, 64).double(), shift_by(k, 64)
-difference = (table[:-k] @ shift.T - table[k:]).abs().max()
-print(f"largest difference at {len(table) - k} positions: {difference:.4f}")
-
-# %% tags=["remove-cell"]
-if CHECKING:
-    torch.testing.assert_close(table[:-3] @ shift.T, table[3:], atol=1e-5, rtol=0)
-
-# %% [markdown]
-# In {numref}`fig-look-back` a head uses it. Its queries are the positions, turned three steps back, and its keys the positions as they are. So the score is highest at $p - 3$, where the two agree.
-
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-look-back", "caption": "Can attention look three places back? Weights of a head built by hand: its query matrix is ten times a rotation, its key matrix the identity, and the vectors are positions only. Rows 0 to 2 have nothing three places back and take the first position."}}
+table, shift = sinusoid(100, 64).double(), shift_by(3, 64)
 places = table[:8]
 _, weights = attention(10 * places @ shift, places, places)
 at = [str(p) for p in range(8)]
@@ -297,6 +259,7 @@ show(
 # %% tags=["remove-cell"]
 if CHECKING:
     assert weights.argmax(dim=-1).tolist() == [0, 0, 0, 0, 1, 2, 3, 4]
+    torch.testing.assert_close(table[:-3] @ shift.T, table[3:], atol=1e-5, rtol=0)
 
 # %% [markdown]
 # ### How alike two positions are
@@ -307,9 +270,10 @@ if CHECKING:
 # PE_p \cdot PE_{p+k} = \sum_{i} \big(\sin p\omega_i \sin (p+k)\omega_i + \cos p\omega_i \cos (p+k)\omega_i\big) = \sum_{i} \cos k\omega_i
 # $$ (eq-distance)
 #
-# In the same 64 columns, we take all 95 pairs of places at distance 5, once with both parts and once with the sines alone:
+# From a table of 100 positions and 64 columns, we take all 95 pairs of places at distance 5, once with both parts and once with the sines alone:
 
 # %%
+table = sinusoid(100, 64).double()
 sines = table[:, 0::2]
 for name, part in (("sine and cosine", table), ("sines alone", sines)):
     products = (part @ part.T).diagonal(5)
@@ -343,26 +307,24 @@ if CHECKING:
 
 
 # %% tags=["export"]
-def rows_of(table: Tensor, offset: int, length: int) -> Tensor:
-    """Return rows offset .. offset + length - 1; raises ValueError if the table is too short."""
-    end = offset + length
-    if end > len(table):
-        raise ValueError(
-            f"{end} positions are needed, the model has {len(table)}: "
-            "shorten the sentence, or build the model with a larger max_length"
-        )
-    return table[offset:end]
-
-
-# %% tags=["export"]
 class Positions(nn.Module):
     """Add to each vector the row of a table (length, D) that belongs to its position."""
 
     table: Tensor
 
     def forward(self, x: Tensor, offset: int = 0) -> Tensor:
-        """Add rows offset .. offset + T - 1 to x (B, T, D), whose first vector is at offset."""
-        return x + rows_of(self.table, offset, x.size(-2))
+        """Add rows offset .. offset + T - 1 to x (B, T, D), whose first vector is at offset.
+
+        Raises:
+            ValueError: the table has too few rows.
+        """
+        end = offset + x.size(-2)
+        if end > len(self.table):
+            raise ValueError(
+                f"{end} positions are needed, the model has {len(self.table)}: "
+                "shorten the sentence, or build the model with a larger max_length"
+            )
+        return x + self.table[offset:end]
 
 
 # %% [markdown]
@@ -466,7 +428,7 @@ if CHECKING:
 #
 # :::{admonition} Solution 1
 # :class: dropdown
-# Columns $2i$ and $2i + 1$ have the same rate, so subtract from the column what is odd about it:
+# Columns $2i$ and $2i + 1$ have the same $\omega_i$, so subtract from the column what is odd about it:
 #
 # ```python
 # def positions(length, d_model):
@@ -554,16 +516,6 @@ if CHECKING:
     assert stayed < 1e-9 and moved > 0.01
 
 # %% [markdown]
-# ### The authors' code
-#
-# tensor2tensor puts all sines first and all cosines after them. That is harmless, because the vector is multiplied by a learned matrix next, whose rows can stand in any order. The rates differ as well: tensor2tensor's slowest clock has the wavelength $10000 \cdot 2\pi$ exactly, as the paper's text says, where the paper's *formula* gives 60,611 positions, 3.5% fewer.
-
-# %% tags=["remove-cell"]
-if CHECKING:
-    slower = 1 - 10_000 ** (-255 / 255) / 10_000 ** (-255 / 256)
-    assert round(100 * slower, 1) == 3.5
-
-# %% [markdown]
 # ## Sources
 #
-# The sinusoids and the learned variant are from section 3.5 and row E of Table 3 of {cite:t}`vaswani2017attention`. The authors' formula is in [tensor2tensor](https://github.com/tensorflow/tensor2tensor), `common_attention.py`, for instance at commit 0df0f50 (2017). Rotation: {cite:t}`su2021roformer`.
+# The sinusoids and the learned variant are from section 3.5 and row E of Table 3 of {cite:t}`vaswani2017attention`. Rotation: {cite:t}`su2021roformer`.
