@@ -24,6 +24,7 @@ import tyro
 from annotated_transformer import corpus, trainer
 from annotated_transformer.batching import EncodedCorpus, encode_pairs
 from annotated_transformer.checker import check_file
+from annotated_transformer.corpus import say
 from annotated_transformer.data import Pair
 from annotated_transformer.distributed import process_group, rank_and_world_size
 from annotated_transformer.evaluation import compound_split_bleu, score
@@ -78,12 +79,6 @@ class HeldOut:
     """Your own pairs to choose the best weights by."""
     test: Files | None = None
     """Your own pairs to keep for `evaluate`."""
-
-
-def say(text: str) -> None:
-    """Write a line where it does not mix with results; of many processes, the first does."""
-    if os.environ.get("RANK", "0") == "0":
-        print(text, file=sys.stderr, flush=True)
 
 
 def read_files(files: Files, columns: tuple[int, int]) -> list[Pair]:
@@ -207,6 +202,11 @@ def train(
     """
     if [data.corpus, data.data, data.prepared].count(None) < 2:
         raise ValueError("give only one of --corpus, --data and --prepared")
+    ignored = data.columns != (0, 1) or data.reverse or held_out != HeldOut()
+    if data.prepared and ignored:
+        raise ValueError(
+            "--columns, --reverse, --validation and --test are not for a --prepared corpus"
+        )
     model_config = preset(shape.preset)  # a wrong name fails before anything is read
     if not dry_run:
         trainer.check_folder(output)
@@ -371,6 +371,10 @@ def paper_test_sets(direction: str) -> dict[str, list[Pair]]:
 def test_sets(model: str, data: Data, split: Split, seed: int) -> dict[str, list[Pair]]:
     """Return what is to be translated and scored, by name."""
     if data.prepared:
+        if split == "train":
+            raise ValueError(
+                "a prepared corpus has no text of its train pairs: take another --split"
+            )
         prepared = corpus.open_corpus(data.prepared)
         if prepared.name in corpus.WMT14 and split == "test":
             return paper_test_sets(prepared.name.removeprefix("wmt14-"))

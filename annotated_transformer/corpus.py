@@ -8,7 +8,9 @@ vocabulary learned from the rest (section 5.1 of the paper).
 
 import json
 import math
+import os
 import sys
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -159,7 +161,7 @@ def write_examples(
 ) -> Counter[str]:
     """Write the ids of the pairs to learn from; return how many met which outcome."""
     outcomes: Counter[str] = Counter()
-    lengths = []
+    lengths = array("i")
     with (folder / TOKENS).open("wb") as file:
         for pair, *ids, outcome in encoded_pairs(tokenizer, pairs, max_ratio):
             if outcome == "train" and not known.isdisjoint(sides_of(pair)):
@@ -169,8 +171,8 @@ def write_examples(
                 source, target = ids
                 example = [*source, EOS, BOS, *target, EOS]
                 file.write(np.array(example, id_type(tokenizer)).tobytes())
-                lengths.append((len(source) + 1, len(target) + 1))
-    np.save(folder / LENGTHS, np.array(lengths, np.int32))
+                lengths.extend((len(source) + 1, len(target) + 1))
+    np.save(folder / LENGTHS, np.array(lengths, np.int32).reshape(-1, 2))
     return outcomes
 
 
@@ -240,8 +242,9 @@ FILES = (TOKENS, LENGTHS, TOKENIZER, "validation.tsv", "test.tsv")
 
 
 def say(text: str) -> None:
-    """Write a line where it does not mix with results."""
-    print(text, file=sys.stderr, flush=True)
+    """Write a line where it does not mix with results; of many processes, the first does."""
+    if os.environ.get("RANK", "0") == "0":
+        print(text, file=sys.stderr, flush=True)
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
@@ -322,7 +325,7 @@ def prepare(
 
 
 class PreparedCorpus(NamedTuple):
-    """What a prepared folder holds; `name` is that of WMT14, or empty."""
+    """What a prepared folder holds; `name` is that of WMT14, or the hash of your first file."""
 
     corpus: EncodedCorpus
     tokenizer: Tokenizer

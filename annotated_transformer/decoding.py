@@ -25,9 +25,9 @@ from annotated_transformer.transformer import Transformer, evaluating
 # --- Why do searches prefer short sentences? ---
 
 
-def length_penalty(length: float, alpha: float) -> float:
+def length_penalty(length: float | Tensor, alpha: float) -> float | Tensor:
     """Divide a log-probability by this; length counts the tokens and `</s>` (section 6.1)."""
-    return float(((5 + length) / 6) ** alpha)
+    return ((5 + length) / 6) ** alpha
 
 
 # --- The KV cache ---
@@ -265,9 +265,9 @@ def finish(beams: Beams, alpha: float, results: list[list[Hypothesis]]) -> Beams
 def still_open(beams: Beams, alpha: float) -> Tensor:
     """Return (B,), True where a running hypothesis may still come among the best N."""
     most = beams.total.amax(dim=1)
-    at_limit = ((5 + beams.limit.to(most.dtype)) / 6) ** alpha
+    at_limit = length_penalty(beams.limit.to(most.dtype), alpha)
     at_next = length_penalty(beams.tokens.size(-1), alpha)
-    return most / at_limit.clamp(min=at_next) > beams.best[:, -1]
+    return torch.maximum(most / at_limit, most / at_next) > beams.best[:, -1]
 
 
 def beam_search(

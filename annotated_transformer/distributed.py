@@ -34,7 +34,7 @@ def rank_and_world_size() -> tuple[int, int]:
 
 def all_reduce_mean(numbers: Tensor) -> Tensor:
     """Return the mean of numbers over all processes, in double precision."""
-    total = numbers.double()
+    total = numbers.to(torch.float64, copy=True)
     if dist.is_initialized():
         dist.all_reduce(total)
     return total / rank_and_world_size()[1]

@@ -30,6 +30,7 @@ from torch.optim import Adam
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
+from annotated_transformer import evaluation
 from annotated_transformer.batching import (
     Batch,
     EncodedCorpus,
@@ -47,7 +48,6 @@ from annotated_transformer.distributed import (
     gather_texts,
     rank_and_world_size,
 )
-from annotated_transformer.evaluation import score
 from annotated_transformer.files import (
     WEIGHTS,
     atomic_write,
@@ -81,7 +81,7 @@ class Progress:
     step: int = 0  # updates made
     epoch: int = 0
     batch: int = 0  # the next one of the epoch
-    batches: int = 1  # of the epoch
+    batches: int = 1  # of the epoch, for the log
     lowest_loss: float = math.inf  # of all validations
     waited: int = 0  # validations since then, after the warm-up
 
@@ -428,7 +428,8 @@ def bleu_on(
     def bleu(model: Transformer) -> float:
         sources = [pair.source for pair in some]
         translations = translate_together(model, tokenizer, sources)
-        return score(translations, [pair.target for pair in some]).bleu
+        references = [pair.target for pair in some]
+        return evaluation.score(translations, references).bleu
 
     return bleu
 
@@ -483,7 +484,7 @@ def recipe(preset: str) -> TrainingConfig:
 
 
 def recipe_for(config: TransformerConfig) -> TrainingConfig:
-    """Return the settings of the preset that is as wide as a model, or the next narrower one."""
+    """Return the settings of big or base for a model at least as wide, of tiny for any other."""
     if config.d_model < 512:
         return recipe("tiny")
     return recipe("base" if config.d_model < 1024 else "big")

@@ -16,7 +16,9 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 # %% tags=["export", "hide-input"]
 import json
 import math
+import os
 import sys
+from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -317,7 +319,7 @@ def write_examples(
 ) -> Counter[str]:
     """Write the ids of the pairs to learn from; return how many met which outcome."""
     outcomes: Counter[str] = Counter()
-    lengths = []
+    lengths = array("i")
     with (folder / TOKENS).open("wb") as file:
         for pair, *ids, outcome in encoded_pairs(tokenizer, pairs, max_ratio):
             if outcome == "train" and not known.isdisjoint(sides_of(pair)):
@@ -327,8 +329,8 @@ def write_examples(
                 source, target = ids
                 example = [*source, EOS, BOS, *target, EOS]
                 file.write(np.array(example, id_type(tokenizer)).tobytes())
-                lengths.append((len(source) + 1, len(target) + 1))
-    np.save(folder / LENGTHS, np.array(lengths, np.int32))
+                lengths.extend((len(source) + 1, len(target) + 1))
+    np.save(folder / LENGTHS, np.array(lengths, np.int32).reshape(-1, 2))
     return outcomes
 
 
@@ -418,8 +420,9 @@ FILES = (TOKENS, LENGTHS, TOKENIZER, "validation.tsv", "test.tsv")
 
 
 def say(text: str) -> None:
-    """Write a line where it does not mix with results."""
-    print(text, file=sys.stderr, flush=True)
+    """Write a line where it does not mix with results; of many processes, the first does."""
+    if os.environ.get("RANK", "0") == "0":
+        print(text, file=sys.stderr, flush=True)
 
 
 def read_summary(folder: Path) -> dict[str, Any]:
@@ -525,7 +528,7 @@ if CHECKING:
 
 # %% tags=["export"]
 class PreparedCorpus(NamedTuple):
-    """What a prepared folder holds; `name` is that of WMT14, or empty."""
+    """What a prepared folder holds; `name` is that of WMT14, or the hash of your first file."""
 
     corpus: EncodedCorpus
     tokenizer: Tokenizer
@@ -635,8 +638,3 @@ for name, some in (("whole", pairs[1:]), ("shifted", shifted)):
 if CHECKING:
     odd = [chr(n) for n in range(0x3000) if len(f"a{chr(n)}b".splitlines()) > 1]
     assert len(set(odd) - {"\n", "\r"}) == 8
-
-# %% [markdown]
-# ## Sources
-#
-# The corpora and the sizes of their vocabularies are from section 5.1 of {cite:t}`vaswani2017attention`; the noise that does harm, from {cite:t}`khayrallah2018impact`.

@@ -38,6 +38,7 @@ from torch.optim import Adam
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
+from annotated_transformer import evaluation
 from annotated_transformer.batching import (
     Batch,
     EncodedCorpus,
@@ -55,7 +56,6 @@ from annotated_transformer.distributed import (
     gather_texts,
     rank_and_world_size,
 )
-from annotated_transformer.evaluation import score
 from annotated_transformer.files import (
     WEIGHTS,
     atomic_write,
@@ -152,11 +152,11 @@ if CHECKING:
 #
 # Most easily forgotten are Adam's averages. Adam begins again with empty ones, and in its first step it moves *every* weight by [the full rate](16_schedule.ipynb#why-are-the-first-steps-the-worst), on the word of a single batch. At the start of a run the warm-up keeps that rate tiny; in the middle nothing does. In [one test](../book/troubleshooting.md#it-is-worse-after-resuming) the loss jumped from 1.92 to 2.03.
 #
-# More has to be decided: how a file is written by a process that can die meanwhile, what becomes of the log, what ten processes do of which one is told to stop. So we build the trainer step by step, until `train` reaches the last line above by itself.
+# More has to be decided: how a file is written by a process that can die meanwhile, what becomes of the log, what ten processes do when one of them is told to stop. So we build the trainer step by step, until `train` reaches the last line above by itself.
 #
 # ## Where a run stands
 #
-# The next batch follows from epoch and place, because the [plan](15_batching.ipynb#a-plan-for-an-epoch) of an epoch follows from its number. The random numbers could be saved as above, one state for each generator: Python's, PyTorch's, one for each GPU. Instead, we let them follow from numbers that we know anyway: the seed, the step, and the process. So the state of a run is weights, averages, and six numbers.
+# The next batch follows from epoch and place, because the [plan](15_batching.ipynb#a-plan-for-an-epoch) of an epoch follows from its number. The random numbers could be saved as above, one state for each generator: Python's, PyTorch's, one for each GPU. Instead, we let them follow from numbers that we know anyway: the seed, the step, and the process. So the state of a run is weights, averages, and five numbers. (`batches` tells only the log how much of an epoch is done.)
 #
 # :::{margin}
 # Why not simply seed + step? Because step 7 of seed 0 would draw the numbers of step 6 of seed 1, and two runs that are meant to differ by chance would share theirs, one step apart.
@@ -171,7 +171,7 @@ class Progress:
     step: int = 0  # updates made
     epoch: int = 0
     batch: int = 0  # the next one of the epoch
-    batches: int = 1  # of the epoch
+    batches: int = 1  # of the epoch, for the log
     lowest_loss: float = math.inf  # of all validations
     waited: int = 0  # validations since then, after the warm-up
 
@@ -536,7 +536,7 @@ def go_on(
 # %% [markdown]
 # ## A run that dies says so
 #
-# A training can go wrong without an error: the loss falls to where the model knows [how frequent each token is](16_schedule.ipynb#the-height-of-a-loss-that-is-stuck), and stays there for days. Then a warning appears once, in the log and on the screen, and the run goes on, since it may be a false alarm. The limits are wide: the loss may stand still in the warm-up, and so may a loss below half of $\ln |V|$, which is what guessing costs.
+# A training can go wrong without an error: the loss falls to where the model knows [how frequent each token is](16_schedule.ipynb#the-height-of-a-loss-that-is-stuck), and stays there for days. Then a warning appears once, in the log and on the screen, and the run goes on, since it may be a false alarm. The limits are wide: the loss may stand still in the warm-up, and nothing is said below half the loss of guessing, $\ln |V|$.
 
 
 # %% tags=["export"]
@@ -621,7 +621,8 @@ def bleu_on(
     def bleu(model: Transformer) -> float:
         sources = [pair.source for pair in some]
         translations = translate_together(model, tokenizer, sources)
-        return score(translations, [pair.target for pair in some]).bleu
+        references = [pair.target for pair in some]
+        return evaluation.score(translations, references).bleu
 
     return bleu
 
@@ -659,7 +660,7 @@ def noted_signals(listen: bool) -> Iterator[list[int]]:
 # %% [markdown]
 # ## The settings that go with a model
 #
-# Without settings, `train` takes those of a preset of about the model's width. The paper writes a checkpoint every ten minutes. Its base model makes a step in 0.4 seconds (section 5.2), so that is one in 1,500 steps; big takes 1.0 seconds, which makes 600.
+# Without settings, `train` takes those of big for a model at least as wide as big, those of base for one at least as wide as base, and those of `tiny` for any other. The paper writes a checkpoint every ten minutes. Its base model makes a step in 0.4 seconds (section 5.2), so that is one in 1,500 steps; big takes 1.0 seconds, which makes 600.
 
 
 # %% tags=["export"]
@@ -685,7 +686,7 @@ def recipe(preset: str) -> TrainingConfig:
 
 
 def recipe_for(config: TransformerConfig) -> TrainingConfig:
-    """Return the settings of the preset that is as wide as a model, or the next narrower one."""
+    """Return the settings of big or base for a model at least as wide, of tiny for any other."""
     if config.d_model < 512:
         return recipe("tiny")
     return recipe("base" if config.d_model < 1024 else "big")
@@ -981,4 +982,4 @@ print(f"{np.isin(seen, to_come).mean():.0%} of the first half would come again")
 #
 # ## Sources
 #
-# Optimizer, batches, steps and their seconds are from section 5 of {cite:t}`vaswani2017attention`, the mean of checkpoints and their ten minutes from section 6.1.
+# The ten minutes between two checkpoints are from section 6.1 of {cite:t}`vaswani2017attention`.

@@ -42,7 +42,6 @@ with warnings.catch_warnings():
 
 # %%
 from itertools import pairwise
-from random import Random
 from tempfile import TemporaryDirectory
 
 from annotated_transformer.synchronous_grammar import grammar
@@ -409,18 +408,7 @@ for ratio in (3.0, 2.0, 1.5):
 #
 # ## Splitting
 #
-# Some pairs are put aside, to measure the model on sentences that it hasn't seen. The obvious way is to shuffle and cut. See what that does where sentences have several translations, as in most collections by volunteers:
-
-# %%
-twice = [*pairs, *(pair._replace(target="And so: " + pair.target) for pair in pairs)]
-Random(0).shuffle(twice)
-train, test = twice[:3600], twice[3600:]
-seen = {pair.source for pair in train}
-known = sum(pair.source in seen for pair in test)
-print(f"{known / len(test):.0%} of the test was trained on")
-
-# %% [markdown]
-# A model that memorizes looks brilliant there. So pairs that share a sentence in either language must go the same way, and pairs tied by others as well: *Lauf! / Run!*, *Lauf! / Go!* and *Geh! / Go!* are one group. Only letters and digits count, in any case: *Lauf!* and *lauf* are one sentence.
+# Some pairs are put aside, to measure the model on sentences that it hasn't seen. The obvious way is to shuffle and cut, but where sentences come again, that [rewards a model that memorizes](28_corpus.ipynb#put-aside-and-nothing-of-it-learned). So pairs that share a sentence in either language must go the same way, and pairs tied by others as well: *Lauf! / Run!*, *Lauf! / Go!* and *Geh! / Go!* are one group. Only letters and digits count, in any case: *Lauf!* and *lauf* are one sentence.
 #
 # A shuffled list has a second flaw: with one more line the shuffle comes out differently, and what was test is training now. Here the SHA-256 of each group's alphabetically first sentence, together with a seed, places the group between 0 and 1; from 0 up come test, validation and training.
 
@@ -513,6 +501,8 @@ def split_pairs(
 
 
 # %%
+others = [pair._replace(target="And so: " + pair.target) for pair in pairs]
+twice = [*pairs, *others]  # each source has two translations
 splits = split_pairs(twice, validation=0.1, test=0.1)
 print([len(split) for split in splits])
 

@@ -48,7 +48,7 @@ print(check("attention", mine))
 # | `residual` | x (B, T, D), the functions sublayer and norm | (B, T, D), post-norm | [Layers](09_layers.ipynb#let-each-part-add) |
 # | `shift` | target (B, T + 1) | the decoder's input and its labels, (B, T) each | [The Transformer](10_transformer.ipynb#the-target-shifted-by-one) |
 # | `learning_rate` | step, d_model, warmup | a number | [The schedule](16_schedule.ipynb#up-and-down) |
-# | `smoothed_loss` | logits (N, \|V\|), labels (N), smoothing | the mean where labels are not 0 | [Regularization](17_regularization.ipynb#the-loss-in-two-parts) |
+# | `smoothed_loss` | logits (N, \|V\|), labels (N), smoothing | the mean where labels are not 0 | [Regularization](17_regularization.ipynb#why-smooth-the-labels) |
 # | `length_penalty` | length, alpha | the divisor | [Decoding](19_decoding.ipynb#why-do-searches-prefer-short-sentences) |
 
 # %% tags=["export"]

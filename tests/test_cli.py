@@ -374,9 +374,16 @@ def test_the_code_and_the_lines_of_a_check(tmp_path: Path) -> None:
         ("train --output x --data broken.tsv", "broken.tsv, row 2"),
         ("train --output x --data numbered.tsv", "--columns"),
         ("train --output x --corpus grammar --data broken.tsv", "only one of"),
+        ("train --output x --prepared y --test broken.tsv", "not for a --prepared"),
+        ("train --output x --prepared y --columns 1 0", "not for a --prepared"),
+        ("train --output x --prepared y --reverse", "not for a --prepared"),
         ("train --output .", "broken.tsv"),
         ("average --run . --output x", "0 checkpoints"),
         ("evaluate --model captions-de-en", "--data"),
+        (
+            "evaluate --model captions-de-en --prepared y --split train",
+            "another --split",
+        ),
     ],
 )
 def test_a_mistake_is_one_line(

@@ -46,7 +46,7 @@ def small_model() -> Transformer:
 def test_loss_and_gradient_are_those_of_the_chapter(
     seed: int, labels: list[int], smoothing: float, scale: float
 ) -> None:
-    """The loss in two parts, and p - q; with any share of padding, all of it included."""
+    """The cross-entropy with q, and p - q; with any share of padding, all of it included."""
     target = torch.tensor(labels)
     real = target != PAD
     logits = random_logits(seed, len(labels), 7).requires_grad_()
