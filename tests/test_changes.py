@@ -40,11 +40,11 @@ def errors_after(
     [
         ("01", "im Sand.", 'im Sand.", "Guten Morgen!'),
         ("03", "range(201)", "range(51)"),
-        ("02", "steps=300", "steps=100"),
+        ("02", "text = X.repeat(10, 1)", "text = X.repeat(4, 1)"),
         ("04", "True, True, True, False, False", "True, True, False, False, False"),
         ("05", "split_heads(numbers, heads=2)", "split_heads(numbers, heads=3)"),
         ("06", "MultiHeadAttention(d_model=8, heads=2)", "MultiHeadAttention(8, 4)"),
-        ("08", "the black fish likes cat", "likes the cat black fish"),
+        ("08", "Der Hund beißt den Mann.", "Die Katze sieht den Hund."),
         ("09", "random_stack(12, width)", "random_stack(6, width)"),
         ("07", "manual_seed(0)", "manual_seed(1)"),
         ("10", '"blackcat"', '"doggydog"'),
