@@ -52,7 +52,8 @@ def keep_what_is_used(app: Sphinx, exception: Exception | None) -> None:
     style_sheet = Path("styles", "pydata-sphinx-theme.css")
     style = RULE.sub(kept, (THEME / style_sheet).read_text(encoding="utf-8"))
     (static / style_sheet).write_text(style, encoding="utf-8")
-    icons = [int(code, 16) for code in ICON_CODE.findall(style)]
+    sheets = [file.read_text("utf-8") for file in (static / "styles").glob("*.css")]
+    icons = [int(code, 16) for code in ICON_CODE.findall("".join(sheets))]
     webfonts = Path("vendor", "fontawesome", "webfonts")
     for font in (THEME / webfonts).glob("*.woff2"):
         write_part(font, icons, static / webfonts / font.name)
