@@ -64,7 +64,7 @@ class Data:
     columns: tuple[int, int] = (0, 1)
     """Of a table: those of source and target, counted from 0."""
     reverse: bool = False
-    """Translate a corpus of the book the other way round."""
+    """Translate the other way round."""
     prepared: Path | None = None
     """Folder that `prepare` has filled."""
     limit: int | None = None
@@ -97,6 +97,11 @@ def read_clean(files: Files, columns: tuple[int, int]) -> list[Pair]:
     return pairs
 
 
+def turned(pairs: Sequence[Pair]) -> list[Pair]:
+    """Exchange source and target."""
+    return [Pair(pair.target, pair.source) for pair in pairs]
+
+
 def read_splits(data: Data, held_out: HeldOut, seed: int) -> Splits:
     """Return pairs to learn from, to choose by and to measure on."""
     if data.data:
@@ -111,8 +116,7 @@ def read_splits(data: Data, held_out: HeldOut, seed: int) -> Splits:
     else:
         splits = split_pairs(grammar(10_000, seed), 0.01, 0.01, seed)
     if data.reverse:
-        turned = [[Pair(p.target, p.source) for p in part] for part in splits]
-        splits = Splits(*turned)
+        splits = Splits(*map(turned, splits))
     if held_out.validation:
         pairs = read_clean(held_out.validation, data.columns)
         splits = splits._replace(validation=pairs)
@@ -370,6 +374,9 @@ def paper_test_sets(direction: str) -> dict[str, list[Pair]]:
 
 def test_sets(model: str, data: Data, split: Split, seed: int) -> dict[str, list[Pair]]:
     """Return what is to be translated and scored, by name."""
+    if data.corpus:  # turned already
+        splits = read_splits(data, HeldOut(), seed)
+        return {split: getattr(splits, split)}
     if data.prepared:
         if split == "train":
             raise ValueError(
@@ -377,18 +384,18 @@ def test_sets(model: str, data: Data, split: Split, seed: int) -> dict[str, list
             )
         prepared = corpus.open_corpus(data.prepared)
         if prepared.name in corpus.WMT14 and split == "test":
-            return paper_test_sets(prepared.name.removeprefix("wmt14-"))
-        return {split: prepared.test if split == "test" else prepared.validation}
-    if data.data:
-        return {split: read_files(data.data, data.columns)}
-    if data.corpus:
-        splits = read_splits(data, HeldOut(), seed)
-        return {split: getattr(splits, split)}
-    path = Path(model, f"{split}.tsv")
-    if not path.is_file():
-        raise ValueError(f"there is no {path}: say which pairs, with --data, say")
-    say(f"the pairs are those of {path}, put aside when it was trained")
-    return {split: corpus.read_held_out(path)}
+            sets = paper_test_sets(prepared.name.removeprefix("wmt14-"))
+        else:
+            sets = {split: prepared.test if split == "test" else prepared.validation}
+    elif data.data:
+        sets = {split: read_files(data.data, data.columns)}
+    else:
+        path = Path(model, f"{split}.tsv")
+        if not path.is_file():
+            raise ValueError(f"there is no {path}: say which pairs, with --data, say")
+        say(f"the pairs are those of {path}, put aside when it was trained")
+        sets = {split: corpus.read_held_out(path)}
+    return {name: turned(sets[name]) if data.reverse else sets[name] for name in sets}
 
 
 def evaluate(

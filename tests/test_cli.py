@@ -101,8 +101,10 @@ def test_own_pairs_go_from_a_table_to_a_score_and_a_translation(
     assert {p[:2] for p in test} < {p[:2] for p in grammar(400, seed=4)}
     evaluate = ["evaluate", "--model", model, "--beam", 2, "--json"]
     found = json.loads(run(*evaluate, "--data", trained / "test.tsv").out)
-    by_itself = json.loads(run(*evaluate).out)  # from the pairs put aside
-    assert by_itself == found
+    twice_turned = ["--columns", 1, 0, "--reverse"]
+    for same in ([], ["--data", trained / "test.tsv", *twice_turned]):
+        again = run(*evaluate, *same).out  # without files, those put aside
+        assert json.loads(again) == found
     sources = "".join(f"{pair.source}\n" for pair in test).encode()
     translate = ["translate", "--model", model, "--beam", 2]
     lines = run(*translate, text=sources).out.splitlines()
