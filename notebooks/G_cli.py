@@ -144,14 +144,12 @@ def read_splits(data: Data, held_out: HeldOut, seed: int) -> Splits:
         splits = Splits(*(multi30k(name) for name in names))
     else:
         splits = split_pairs(grammar(10_000, seed), 0.01, 0.01, seed)
-    if data.reverse:
-        splits = Splits(*map(turned, splits))
     if held_out.validation:
         pairs = read_clean(held_out.validation, data.columns)
         splits = splits._replace(validation=pairs)
     if held_out.test:
         splits = splits._replace(test=read_clean(held_out.test, data.columns))
-    return splits
+    return Splits(*map(turned, splits)) if data.reverse else splits
 
 
 def warn_of_known_sentences(splits: Splits) -> None:

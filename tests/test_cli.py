@@ -181,7 +181,7 @@ def test_wmt14_is_scored_on_both_of_its_test_sets(
 # --- Training ---
 
 
-def test_texts_to_validate_and_test_with_are_not_turned_round_by_columns(
+def test_pairs_to_validate_and_test_with_are_turned_round_by_reverse_alone(
     tmp_path: Path,
 ) -> None:
     pairs = grammar(300, seed=11)
@@ -190,15 +190,17 @@ def test_texts_to_validate_and_test_with_are_not_turned_round_by_columns(
     for path, side in zip(texts, zip(*(pair[:2] for pair in pairs[200:240]))):
         path.write_text("\n".join(side) + "\n", encoding="utf-8")
     test = english_first(tmp_path / "test.tsv", pairs[240:])
-    command = ["train", "--data", data, "--columns", 1, 0, *SHORT]
-    folder = tmp_path / "run"
-    held_out = ["--validation", *texts, "--test", test]
-    result = run(*command, *held_out, "--output", folder, "--steps", 1)
-    assert result.code == 0, result.err
-    assert "pairs to learn from share a sentence" in result.err
+    command = ["train", "--data", data, "--columns", 1, 0, *SHORT, "--steps", 1]
+    command += ["--validation", *texts, "--test", test]
     plain = [Pair(*pair[:2]) for pair in pairs]
-    assert read_held_out(folder / "validation.tsv") == plain[200:240]
-    assert read_held_out(folder / "test.tsv") == plain[240:]
+    turned = [Pair(pair.target, pair.source) for pair in pairs]
+    for options, expected in (([], plain), (["--reverse"], turned)):
+        folder = tmp_path / f"run{len(options)}"
+        result = run(*command, *options, "--output", folder)
+        assert result.code == 0, result.err
+        assert "pairs to learn from share a sentence" in result.err
+        assert read_held_out(folder / "validation.tsv") == expected[200:240]
+        assert read_held_out(folder / "test.tsv") == expected[240:]
 
 
 def test_a_model_to_start_with_keeps_its_shape_vocabulary_and_weights(
