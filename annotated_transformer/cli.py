@@ -70,6 +70,10 @@ class Data:
     limit: int | None = None
     """Learn from, or score, so many pairs at most, the first ones."""
 
+    def __post_init__(self) -> None:
+        if [self.corpus, self.data, self.prepared].count(None) < 2:
+            raise ValueError("give only one of --corpus, --data and --prepared")
+
 
 @dataclass(frozen=True)
 class HeldOut:
@@ -202,8 +206,6 @@ def train(
         peak: For --dry-run: FLOP/s of one GPU by its data sheet; if not given, this machine's.
         gpus: For --dry-run: so many GPUs.
     """
-    if [data.corpus, data.data, data.prepared].count(None) < 2:
-        raise ValueError("give only one of --corpus, --data and --prepared")
     ignored = data.columns != (0, 1) or data.reverse or held_out != HeldOut()
     if data.prepared and ignored:
         raise ValueError(
