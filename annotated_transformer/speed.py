@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from annotated_transformer.batching import plan_batches
+from annotated_transformer.masks import PAD
 from annotated_transformer.regularization import SmoothedLoss, label_smoothed_loss
 from annotated_transformer.training import TrainingConfig
 from annotated_transformer.transformer import (
@@ -73,12 +74,15 @@ def chunked_loss(
     It includes the output projection with weight (|V|, D). Loss and gradient are computed `chunk`
     positions at a time: the logits of all never exist at once. Second derivatives are wrong.
     """
+    lead = F.embedding(labels, weight) - weight.mean(dim=0)
+    leads = (states * lead).sum(dim=-1).masked_fill(labels == PAD, 0)
+    total = label_smoothing * leads.sum()
+
     table: Any = weight.detach().requires_grad_()
     parts = states.detach().split(chunk)
-    total = states.new_zeros(())
     for part, part_labels in zip(parts, labels.split(chunk)):
         logits = F.linear(part.requires_grad_(), table)
-        loss = label_smoothed_loss(logits, part_labels, label_smoothing)
+        loss = label_smoothed_loss(logits, part_labels, label_smoothing=0)
         if loss.requires_grad:
             loss.backward()
         total = total + loss.detach()

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from annotated_transformer.batching import plan_batches
+from annotated_transformer.masks import PAD
 from annotated_transformer.regularization import SmoothedLoss, label_smoothed_loss
 from annotated_transformer.training import TrainingConfig
 from annotated_transformer.transformer import (
@@ -359,12 +360,15 @@ def chunked_loss(
     It includes the output projection with weight (|V|, D). Loss and gradient are computed `chunk`
     positions at a time: the logits of all never exist at once. Second derivatives are wrong.
     """
+    lead = F.embedding(labels, weight) - weight.mean(dim=0)
+    leads = (states * lead).sum(dim=-1).masked_fill(labels == PAD, 0)
+    total = label_smoothing * leads.sum()
+
     table: Any = weight.detach().requires_grad_()
     parts = states.detach().split(chunk)
-    total = states.new_zeros(())
     for part, part_labels in zip(parts, labels.split(chunk)):
         logits = F.linear(part.requires_grad_(), table)
-        loss = label_smoothed_loss(logits, part_labels, label_smoothing)
+        loss = label_smoothed_loss(logits, part_labels, label_smoothing=0)
         if loss.requires_grad:
             loss.backward()
         total = total + loss.detach()
@@ -378,6 +382,8 @@ def chunked_loss(
 
 
 # %% [markdown]
+# The first three lines are the smoothing. With $q$ from {eq}`eq-smooth`, the loss is the plain one plus $\epsilon\, (z_y - \bar z)$, which is $\epsilon$ times the lead of the right logit over the mean of all. That mean is the state's product with the mean row of the table, so smoothing needs no other logits, and saves a step on a CPU some 4% of its time.
+#
 # The last lines take the gradient past the cut. The backward passes in the loop don't reach the rest of the model. But the gradient of $\sum_i g_i h_i$ with respect to $h$ is $g$, so we add this sum to the loss, and subtract it again without a gradient: the value stays, and the gradient is the one we know.
 
 # %% tags=["nbval-ignore-output"]
