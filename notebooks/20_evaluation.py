@@ -227,7 +227,7 @@ if CHECKING:
 # %% [markdown]
 # ## chrF: counting characters
 #
-# BLEU is strict about words: `dogs` for `dog` is as wrong as `helicopter`. **chrF** {cite:p}`popovic2015chrf` counts runs of one to six characters, without the spaces, and asks two questions. The precision $P$ is how much of the output is right, and the recall $R$ how much of the reference is there. Each is the mean over the six lengths, and recall gets twice the weight, $\beta = 2$:
+# BLEU is strict about words: `hats` for `hat` is as wrong as `helicopter`. **chrF** {cite:p}`popovic2015chrf` counts runs of one to six characters, without the spaces, and asks two questions. The precision $P$ is how much of the output is right, and the recall $R$ how much of the reference is there. Each is the mean over the six lengths, and recall gets twice the weight, $\beta = 2$:
 #
 # $$
 # \text{chrF} = 100 \cdot \frac{(1 + \beta^2)\, P\, R}{\beta^2 P + R}

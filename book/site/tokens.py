@@ -1,8 +1,8 @@
 """Tokens look like tokens: in prose, a word of a sentence that stands in code type becomes a chip.
 
 `likes` is a token, `tril` is code. What a page's own code uses, Python or the package is code, but
-for the words of the running example; every other plain word, and a special token, is a token. Where
-a page is no chapter, only those of the example and special ones are.
+for the words of the running example; every other plain word, and a special token, is a token. On
+pages that speak of programs, only those of the example and special ones are.
 """
 
 import ast
@@ -17,7 +17,7 @@ from sphinx.application import Sphinx
 from book.site.links import statements
 from tools.package import label_of, module_of, modules, public_names
 
-EXAMPLE = frozenset("the black cat likes fish die schwarze Katze mag Fisch".split())  # noqa: SIM905
+EXAMPLE = frozenset("the black cat likes fish den die schwarze Katze mag Fisch".split())  # noqa: SIM905
 SPECIAL = re.compile(r"</?(?:s|pad|unk)>|[.,?!]")
 WORD = re.compile(r"[^\W\d_][^\W\d_A-Z]*")  # no capitals within, as in LambdaLR
 ENGLISH = {"is", "in", "and", "not"}  # Python's words, too, but we quote them as words
@@ -32,13 +32,12 @@ LAST_CHAPTER = 25  # later ones speak of programs, not of words
 
 def mark_tokens(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     """Give the tokens of a page's prose the class `token`."""
-    label = label_of(docname)
-    if label and (label.isalpha() or int(label) > LAST_CHAPTER):
-        return
+    label = label_of(docname) or ""
+    speaks_of_words = label.isdigit() and int(label) <= LAST_CHAPTER
     code = names_of(doctree) | package_names(Path(app.srcdir)) | {module_of(docname)}
     for literal in doctree.findall(nodes.literal):
         text = literal.astext()
-        is_word = bool(label and WORD.fullmatch(text)) and text not in code
+        is_word = speaks_of_words and WORD.fullmatch(text) and text not in code
         if text in EXAMPLE or is_word or SPECIAL.fullmatch(text):
             literal["classes"].append("token")
 
