@@ -2,8 +2,6 @@
 
 import math
 
-import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -34,39 +32,3 @@ def test_no_step_is_above_the_peak(step: int, d_model: int, warmup: int) -> None
     peak = learning_rate(warmup, d_model, warmup)
     assert math.isclose(peak, 1 / math.sqrt(d_model * warmup))
     assert learning_rate(step, d_model, warmup) <= peak * (1 + 1e-12)
-
-
-@given(WIDTHS, st.integers(2, 10**5))
-def test_it_climbs_in_a_line_and_falls_as_one_over_the_root(
-    d_model: int, warmup: int
-) -> None:
-    peak = learning_rate(warmup, d_model, warmup)
-    first = learning_rate(1, d_model, warmup)
-    late = learning_rate(4 * warmup, d_model, warmup)
-    assert math.isclose(first, peak / warmup)
-    assert math.isclose(late, peak / 2)
-
-
-def test_the_papers_base_model() -> None:
-    assert learning_rate(4000, 512, 4000) == pytest.approx(0.000699, abs=5e-7)
-
-
-def test_it_drives_an_optimizer_like_a_scheduler_of_pytorch() -> None:
-    """LambdaLR counts from 0: one ahead of it is the step that we mean."""
-    parameter = torch.zeros(1, requires_grad=True)
-    adam = torch.optim.Adam([parameter], lr=1.0)
-    schedule = torch.optim.lr_scheduler.LambdaLR(
-        adam, lambda count: learning_rate(count + 1, 64, 10)
-    )
-    for step in range(1, 30):
-        expected = learning_rate(step, 64, 10)
-        assert adam.param_groups[0]["lr"] == pytest.approx(expected)
-        adam.step()
-        schedule.step()
-
-
-@pytest.mark.parametrize(("step", "warmup"), [(0, 10), (-1, 10), (1, 0)])
-def test_steps_count_from_one(step: int, warmup: int) -> None:
-    """The formula has no value before the first step, and neither has the code."""
-    with pytest.raises((ZeroDivisionError, ValueError)):
-        learning_rate(step, 512, warmup)
