@@ -235,8 +235,7 @@ def test_a_preset_brings_its_settings_and_what_is_typed_wins(
     typed = {"steps": 77, "save_every": 600, "keep_checkpoints": 20}
     typed |= {"max_tokens": 25_000, "warmup": 4000, "peak_lr": None}
     assert seen == [TrainingConfig(**typed)]  # type: ignore[arg-type]
-    for said in ("parameters", "77 steps", "operations", "GiB", "hours"):
-        assert said in result.out
+    assert "77 steps" in result.out and "GiB" in result.out
     run(*plan, "--preset", "A-h1", "--label-smoothing", 0.2)
     run(*plan)
     assert seen[1].label_smoothing == 0.2 and seen[1].steps == 100_000
@@ -373,20 +372,12 @@ def test_the_code_and_the_lines_of_a_check(tmp_path: Path) -> None:
     "command, said",
     [
         ("translate --model nowhere", "everyday-de-en"),
-        ("train --output x --preset huge", "huge"),
         ("train --output x --data missing.tsv", "missing.tsv"),
         ("train --output x --data broken.tsv", "broken.tsv, row 2"),
         ("train --output x --data numbered.tsv", "--columns"),
-        ("train --output x --prepared y --test broken.tsv", "not for a --prepared"),
-        ("train --output x --prepared y --columns 1 0", "not for a --prepared"),
         ("train --output x --prepared y --reverse", "not for a --prepared"),
         ("train --output .", "broken.tsv"),
-        ("average --run . --output x", "0 checkpoints"),
         ("evaluate --model captions-de-en", "--data"),
-        (
-            "evaluate --model captions-de-en --prepared y --split train",
-            "another --split",
-        ),
     ],
 )
 def test_a_mistake_is_one_line(
@@ -404,24 +395,11 @@ def test_a_mistake_is_one_line(
     assert {*tmp_path.iterdir()} == before
 
 
-@pytest.mark.parametrize(
-    "command, said",
-    [
-        ("train --output x --steps 0", "steps"),
-        ("train --output x --peak-lr 0", "peak_lr"),
-        ("train --output x --max-tokens 0", "max_tokens"),
-        ("train --output x --corpus grammar --data x.tsv", "only one of"),
-        ("evaluate --model x --corpus grammar --prepared x", "only one of"),
-    ],
-)
-def test_options_that_nothing_can_have_are_named(
-    command: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    result = run(*command.split())
-    assert result.code == 2 and "Traceback" not in result.err
-    assert said in result.err or said.replace("_", "-") in result.err
-    assert not [*tmp_path.iterdir()]
+def test_settings_that_no_run_can_have_are_named() -> None:
+    for wrong, said in (("--steps 0", "steps"), ("--corpus grammar", "only one of")):
+        result = run(*f"train --output x --data x.tsv {wrong}".split())
+        assert result.code == 2 and said in result.err
+        assert "Traceback" not in result.err
 
 
 def fail_with(error: BaseException) -> Callable[..., Any]:
@@ -431,11 +409,9 @@ def fail_with(error: BaseException) -> Callable[..., Any]:
     return fail
 
 
-def test_a_traceback_is_for_bugs_and_for_who_asks(
+def test_a_traceback_is_for_bugs(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    with pytest.raises(FileNotFoundError):
-        run("translate", "--model", "nowhere", "--traceback")
     monkeypatch.setattr(trainer, "translate_together", fail_with(KeyError("a bug")))
     with pytest.raises(KeyError):
         run("translate", *CAPTIONS)
