@@ -88,12 +88,6 @@ def test_looking_leaves_no_trace(model: Transformer) -> None:
     assert not any(kept.requires_grad for kept in weights.values())
 
 
-def test_maps_of_more_than_one_sentence_are_refused(model: Transformer) -> None:
-    two = torch.tensor([[5, EOS], [6, PAD]])
-    with pytest.raises(ValueError, match="one sentence at a time, not 2 and 1"):
-        attention_maps(model, two, TARGET)
-
-
 @pytest.mark.parametrize("kind, layer, head", HEADS)
 def test_without_a_head_its_term_is_missing(
     model: Transformer, kind, layer, head

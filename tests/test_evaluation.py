@@ -46,14 +46,11 @@ def test_compounds_are_cut_at_hyphens_and_quotes_are_plain() -> None:
     ("output", "reference", "tokens"),
     [
         ("他昨天丢了钥匙。", "他昨天弄丢了钥匙。", "char"),
-        ("昨日かぎをなくしました。", "昨日、かぎをなくした。", "char"),
         ("เมื่อวานเขาทำกุญแจหาย", "เมื่อวานเขาทำลูกกุญแจหาย", "char"),
         ("그는 어제 열쇠를 잃어버렸다.", "그는 어제 그 열쇠를 잃어버렸다.", "13a"),
         ("Он вчера потерял ключ.", "Вчера он потерял ключ.", "13a"),
         ("བོད་ཀྱི་སྐད་ཡིག", "བོད་ཀྱི་སྐད་ཡིག་གི", "char"),
         ("ｱﾘｶﾞﾄｳｺﾞｻﾞｲﾏｽ", "ｱﾘｶﾞﾄｳｺﾞｻﾞｲﾏｼﾀ", "char"),
-        ("Hallo!", "Hallo!", "char"),
-        ("Hän hukkasi eilen avaimensa.", "Eilen hän hukkasi avaimensa.", "13a"),
         ("My name is 王.", "My name is 王, too.", "13a"),
     ],
 )
@@ -87,16 +84,9 @@ def test_without_compounds_and_quotes_it_is_the_usual_score() -> None:
     [
         (["one"], ["one", "two"], "1 translations for 2 references"),
         ([], [], "0 translations for 0 references"),
-        ("one", ["one"], "3 translations for 1 references"),
-        (["a"], "a", "1 translations for 1 references"),
         ("ab", ["a", "b"], "2 translations for 2 references"),
     ],
 )
 def test_what_cannot_be_scored_is_refused(hypotheses, references, counts) -> None:
     with pytest.raises(ValueError, match=counts):
         score(hypotheses, references)
-
-
-def test_a_lost_line_is_refused_with_compounds_split_as_well() -> None:
-    with pytest.raises(ValueError, match="longer"):
-        compound_split_bleu(["one"], ["one", "two"])

@@ -129,10 +129,8 @@ UTF_16 = "Dog\nBird\n".encode("utf-16-le")
         ([LATIN, b"dog\nbirds\n"], (0, 1), "0.txt, line 2"),
         ([b"\xff\xfe" + UTF_16, b"dog\nbirds\n"], (0, 1), "0.txt, line 1"),
         ([b"Hund\nVogel\n", UTF_16], (0, 1), "1.txt, line 1"),
-        ([b"a\n" * 2000, b"b\n" * 1999], (0, 1), "1.txt ends before line 2,000"),
         ([b"a\n", b"b\nb\n"], (0, 1), "0.txt ends before line 2"),
         ([b"a\tb\n", b"a\tb\n"], (0, 1), "1.txt: line 1 has a tab"),
-        ([b"a\n", b"b\n"], (1, 0), "two texts have no columns"),
         ([b"Hund\tdog\nKatze cat\n"], (0, 1), "0.txt, row 2.*Katze cat"),
         ([b"Hund\tdog\n"], (0, 5), "0.txt, row 1.*Hund.*dog"),
         ([b"Hund\tdog\nmit\tTab\twith tab\n"], (0, 1), "0.txt, row 2.*with tab"),
@@ -154,11 +152,6 @@ def test_a_quotation_that_a_csv_leaves_open_swallows_nothing(tmp_path: Path) -> 
     table = write(tmp_path / "pairs.csv", 'Hund,dog\n"Komm!,Come!\nJa.,Yes.\n')
     with pytest.raises(csv.Error):
         read_pairs(table)
-
-
-def test_pairs_are_given_before_all_are_read(tmp_path: Path) -> None:
-    (tmp_path / "pairs.tsv").write_bytes(b"Hund\tdog\n" + LATIN)
-    assert next(each_pair(tmp_path / "pairs.tsv")) == Pair("Hund", "dog")
 
 
 # --- Cleaning ---
@@ -193,7 +186,6 @@ ARABIC = "قَرَأَ صَدِيقِي كِتَابًا فِي الْحَدِي
         Pair("我的朋友昨天在花园里看了一本书。", IN_A_GARDEN),
         Pair("我喜欢鱼", "I like fish very much"),
         Pair("เมื่อวานเพื่อนของฉันอ่านหนังสือในสวน", IN_A_GARDEN),
-        Pair("कल मेरे दोस्त ने बगीचे में एक किताब पढ़ी।", IN_A_GARDEN),
         Pair("Haustürschlüssel", "the key to the front door"),
         Pair((ARABIC * 8).strip(), " ".join([IN_A_GARDEN] * 8)),
     ],

@@ -69,14 +69,6 @@ def test_any_leading_axes_give_the_same() -> None:
     torch.testing.assert_close(label_smoothed_loss(logits, labels), deep)
 
 
-def test_the_gradient_vanishes_where_the_model_says_what_it_should() -> None:
-    labels = torch.tensor([3, 5])
-    smoothed = 0.9 * F.one_hot(labels, 7).double() + 0.1 / 7
-    logits = smoothed.log().requires_grad_()
-    label_smoothed_loss(logits, labels, 0.1).backward()
-    torch.testing.assert_close(logits.grad, torch.zeros(2, 7, dtype=torch.float64))
-
-
 @pytest.mark.parametrize("noise", [1e6, math.inf, math.nan])
 def test_what_stands_at_padding_changes_nothing(noise: float) -> None:
     labels = torch.tensor([3, PAD, 5])

@@ -24,7 +24,6 @@ from annotated_transformer.batching import batches, encode_pairs, plan_batches
 from annotated_transformer.data import Pair
 from annotated_transformer.files import load_model
 from annotated_transformer.masks import PAD
-from annotated_transformer.own_data import read_pairs
 from annotated_transformer.speed import CHUNK
 from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.tokenization import Tokenizer
@@ -380,12 +379,6 @@ def test_two_runs_do_not_share_a_folder(tmp_path: Path) -> None:
             go(tmp_path)
 
     assert same(go(tmp_path, report=begin_another), straight(12))
-
-
-def test_pairs_to_keep_lie_beside_the_model(tmp_path: Path) -> None:
-    go(tmp_path, keep={"test": HELD_OUT})
-    kept = read_pairs(tmp_path / "test.tsv")
-    assert [pair[:2] for pair in kept] == [pair[:2] for pair in HELD_OUT]
 
 
 def test_the_last_checkpoints_are_kept_and_averaged(tmp_path: Path) -> None:

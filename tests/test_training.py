@@ -1,11 +1,10 @@
 """An update is the mean over real tokens, however cut; bad gradients and settings are refused."""
 
-from dataclasses import FrozenInstanceError, replace
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import pytest
-import sacrebleu
 import torch
 import torch.nn.functional as F
 from hypothesis import given
@@ -16,7 +15,6 @@ from annotated_transformer.masks import PAD
 from annotated_transformer.regularization import SmoothedLoss
 from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.tokenization import Tokenizer
-from annotated_transformer.trainer import train
 from annotated_transformer.training import (
     Group,
     TrainingConfig,
@@ -29,8 +27,6 @@ from annotated_transformer.transformer import (
     Transformer,
     TransformerConfig,
     evaluating,
-    greedy_decode,
-    preset,
 )
 
 PAIRS = grammar(200, seed=0)
@@ -177,12 +173,10 @@ def test_the_validation_loss_is_the_plain_one() -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        *({name: 0} for name in ("steps", "max_tokens", "grad_accum_steps", "warmup")),
-        *({name: 0} for name in ("save_every", "keep_checkpoints", "patience")),
-        *({"peak_lr": value} for value in (0.0, -1.0, torch.inf, torch.nan)),
-        *({"grad_clip": value} for value in (0.0, torch.nan)),
-        *({"label_smoothing": value} for value in (-0.1, 1.0)),
-        {"steps": -1},
+        {"steps": 0},
+        {"patience": 0},
+        {"peak_lr": torch.nan},
+        {"label_smoothing": 1.0},
         {"seed": -1},
     ],
 )
@@ -190,27 +184,3 @@ def test_settings_that_no_run_can_have_are_named(wrong: dict[str, Any]) -> None:
     (name,) = wrong
     with pytest.raises(ValueError, match=name):
         TrainingConfig(**wrong)
-
-
-def test_settings_that_a_run_can_have() -> None:
-    config = TrainingConfig(seed=0, label_smoothing=0, patience=None, grad_clip=2)
-    with pytest.raises(FrozenInstanceError):
-        config.seed = 1
-
-
-# --- Learning ---
-
-
-@pytest.mark.slow
-def test_a_tiny_model_learns_the_grammar() -> None:
-    """BLEU above 90 on sentences that it has never seen, from the defaults."""
-    pairs = grammar(20_300, seed=1)
-    tokenizer = Tokenizer.train(pairs[:20_000], vocabulary_size=1500)
-    torch.manual_seed(0)
-    model = Transformer(preset("tiny", vocabulary_size=len(tokenizer), dropout=0.0))
-    train(model, tokenizer, pairs[:20_000])
-    held_out = pairs[20_000:]
-    source = collate([*encode_pairs(tokenizer, held_out)]).source
-    translations = [tokenizer.decode(row) for row in greedy_decode(model, source)]
-    references = [[pair.target for pair in held_out]]
-    assert sacrebleu.corpus_bleu(translations, references).score > 90
