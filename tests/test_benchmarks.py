@@ -2,7 +2,6 @@
 
 import importlib
 import re
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -149,23 +148,6 @@ def test_a_run_that_the_log_has_is_not_made_again(tmp_path: Path) -> None:
     assert made == [0, 1, 2] == [run["seed"] for run in runs]
     with pytest.raises(ValueError, match="another steps"):
         common.make_runs(tmp_path, "trial", {"steps": 2}, tasks, measure)
-
-
-def command_of_all_kinds(
-    table: Path, seeds: tuple[int, ...] = (0,), peak: float = 0.5, bf16: bool = False
-) -> None:
-    """Note what it is called with."""
-    CALLS.append((table, [*seeds], peak, bf16))
-
-
-CALLS: list[Any] = []
-
-
-def test_a_command_takes_options_of_all_kinds(monkeypatch: pytest.MonkeyPatch) -> None:
-    words = "command deu.txt --seeds 1 2 --bf16"
-    monkeypatch.setattr(sys, "argv", words.split())
-    common.command(command_of_all_kinds)
-    assert [(Path("deu.txt"), [1, 2], 0.5, True)] == CALLS
 
 
 @pytest.mark.parametrize("whole", [False, True])

@@ -391,8 +391,6 @@ def test_the_same_again_does_nothing_and_anything_else_is_refused(
         {"vocabulary_size": 301},
         {"tokenizer": prepared / "tokenizer.json"},
         {"vocabulary_size": 300, "columns": (1, 0)},
-        {"vocabulary_size": 300, "limit": 100},
-        {"vocabulary_size": 300, "max_ratio": 2},
     ]
     for options in others:
         with pytest.raises(FileExistsError, match="another --output"):

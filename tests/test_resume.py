@@ -357,10 +357,8 @@ TURNED = [Pair(pair.target, pair.source) for pair in PAIRS[:100]]
     [
         ({"config": replace(CONFIG, peak_lr=0.003)}, "peak_lr"),
         ({"config": replace(CONFIG, grad_accum_steps=1)}, "grad_accum_steps"),
-        ({"config": replace(CONFIG, precision="bf16")}, "precision"),
         ({"config": replace(CONFIG, seed=1)}, "seed"),
         ({"model": make(replace(SHAPE, dropout=0.2))}, "model"),
-        ({"pairs": encode_pairs(TOKENIZER, PAIRS[:99])}, "pairs"),
         ({"pairs": TURNED}, "pairs"),
         ({"tokenizer": OTHER}, "tokenizer"),
         ({"validation": CORPUS}, "validation"),
