@@ -222,18 +222,6 @@ def test_own_typefaces_are_used(site, address, tab, opened):
     assert {"Book Serif", "Book Sans", "Book Mono"} <= families
 
 
-def test_exported_cells_name_their_file(address, tab):
-    """The caption of an exported cell leads to the definition in the package's source."""
-    tab.goto(address + "notebooks/03_attention.html")
-    caption = tab.locator(
-        ".cell.tag_export:has-text('def attention(') > .export-caption a"
-    )
-    assert caption.inner_text() == "annotated_transformer/attention.py"
-    caption.click()
-    tab.wait_for_url("**/_modules/annotated_transformer/attention.html#attention")
-    assert "def attention(" in tab.locator("#attention").inner_text()
-
-
 @pytest.mark.parametrize(
     "scheme, paper", [("light", "rgb(255, 255, 255)"), ("dark", "rgb(21, 24, 29)")]
 )
@@ -296,49 +284,6 @@ def test_by_hand_fits_on_four_sheets(address, tab):
     assert not tab.locator(".cell pre:visible").count()
 
 
-def test_paper_has_no_buttons(address, tab):
-    """What can only be pressed is not printed: Colab and what is closed."""
-    tab.goto(address + "notebooks/08_positional_encoding.html")
-    tab.emulate_media(media="print")
-    for part in (".colab-button", "details > summary"):
-        assert tab.locator(f"{part}:visible").count() == 0, part
-
-
-def test_folds_are_of_one_height(address, tab):
-    """Also one that holds a formula, as long as it is closed."""
-    tab.goto(address + "notebooks/08_positional_encoding.html")
-    folds = tab.locator("article details.hide:visible").all()
-    heights = {round(fold.bounding_box()["height"]) for fold in folds}
-    assert len(folds) > 2 and len(heights) == 1
-
-
-@pytest.mark.parametrize("size", [WIDE, NARROW])
-def test_the_next_page_has_room_above_the_footer(address, tab, size):
-    """The cards end above the line of the footer."""
-    tab.set_viewport_size(size)
-    tab.goto(address + "notebooks/08_positional_encoding.html")
-    card = tab.locator(".prev-next-area .right-next").bounding_box()
-    footer = tab.locator(".bd-footer-content, footer.bd-footer").last.bounding_box()
-    assert card["y"] + card["height"] + 10 < footer["y"]
-
-
-def test_code_fits_its_column(site, address, tab):
-    """In a window of 1280 pixels few cells of code have to be scrolled."""
-    cells = 0
-    too_long = []
-    for page in pages(site):
-        if page.startswith("notebooks/"):
-            tab.goto(address + page)
-            widths = tab.evaluate(
-                """() => [...document.querySelectorAll(".cell_input pre")]
-                    .filter((code) => !code.closest("details:not([open])"))
-                    .map((code) => code.scrollWidth - code.clientWidth)"""
-            )
-            cells += len(widths)
-            too_long += [page for width in widths if width > 1]
-    assert len(too_long) < 0.05 * cells, f"{len(too_long)} of {cells}: {set(too_long)}"
-
-
 def test_what_is_shown_is_whole_on_a_phone(site, address, tab):
     """Nearly all figures and formulas need no scrolling, printed lines wrap unless they are the
     rows of a table, and no word of a drawing is below 9 pixels.
@@ -360,16 +305,6 @@ def test_what_is_shown_is_whole_on_a_phone(site, address, tab):
     assert sum(beside > 1 for beside in figures) < 0.15 * len(figures)
     assert sum(beside > 1 for beside in formulas) <= 2
     assert outputs and max(outputs) <= 1
-
-
-def test_long_lines_wrap_on_a_phone(address, tab):
-    """On a narrow screen no line of code has to be scrolled."""
-    scrolling = """() => [...document.querySelectorAll(".cell_input pre")]
-        .filter((code) => !code.closest("details:not([open])"))
-        .filter((code) => code.scrollWidth > code.clientWidth + 1).length"""
-    tab.set_viewport_size(NARROW)
-    tab.goto(address + "notebooks/03_attention.html")
-    assert not tab.evaluate(scrolling)
 
 
 def test_an_address_that_is_wrong_leads_on(serve, site, tmp_path, tab):

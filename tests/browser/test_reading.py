@@ -67,29 +67,3 @@ def test_what_a_link_leads_to(address, browser, link):
         tab.mouse.move(0, 0)
     assert target.get_attribute("aria-describedby") == "about"
     tab.close()
-
-
-def test_pictures_are_those_of_the_chapters(address, browser):
-    """Each shows what its figure shows, says which it is, and its own links lead on."""
-    tab = browser.new_page()
-    tab.goto(address + "book/pictures.html")
-    places = tab.locator("div.picture").all()
-    links = [place.locator("p a.reference").last for place in places]
-    addresses = [link.evaluate("link => link.href") for link in links]
-    titles = [drawing_of(place) for place in places]
-    parts = tab.locator("div.picture svg a").evaluate_all(
-        "links => links.map((link) => link.href.baseVal ?? link.href)"
-    )
-    assert len(places) == 11
-    assert parts and all(part.startswith("../notebooks/") for part in parts)
-    for title, address_of_figure in zip(titles, addresses, strict=True):
-        tab.goto(address_of_figure)
-        figure = tab.locator(f"[id='{address_of_figure.partition('#')[2]}']")
-        assert title and drawing_of(figure) == title
-    tab.close()
-
-
-def drawing_of(place):
-    """How the drawing in a part of a page is described."""
-    drawing = place.locator("svg[aria-label], img[alt]").first
-    return drawing.get_attribute("aria-label") or drawing.get_attribute("alt")
