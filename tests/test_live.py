@@ -5,7 +5,6 @@ It runs here as it does while the site is built, without a browser.
 
 import json
 from base64 import b64decode
-from dataclasses import asdict
 
 import numpy as np
 import pytest
@@ -167,9 +166,7 @@ def test_what_if(shown):
     "text, spelled, meant",
     [
         ("WEISST DU, WO DER BAHNHOF IST?", "Weisst du, wo der Bahnhof ist?", SENTENCE),
-        ("ICH LIEBE DICH", "ich liebe dich", None),
         ("Das ist schoen.", None, "Das ist schön."),
-        ("Er wohnt in den USA.", None, None),
         ("Ich liebe dich \U0001f600\u2764\ufe0f", None, None),
     ],
 )
@@ -277,15 +274,3 @@ def test_a_page_is_one_file(tmp_path, monkeypatch, capsys):
     with pytest.raises(SystemExit, match="is there already"):
         page.main()
     assert path.read_text("utf-8") == text
-    monkeypatch.setattr("sys.argv", ["page", "nosuch", str(tmp_path / "x.html")])
-    with pytest.raises(SystemExit, match="no model nosuch"):
-        page.main()
-
-
-def test_settings_follow_the_model(tmp_path):
-    """A model with few positions takes less than usual."""
-    tokenizer = Tokenizer.train(["a b c"], 270)
-    config = TransformerConfig(len(tokenizer), 1, 8, 12, 2, max_length=9)
-    save_model(Transformer(config), tokenizer, tmp_path)
-    assert pack.settings(tmp_path)["most"] == 8
-    assert pack.read_config(tmp_path) == asdict(config)

@@ -20,7 +20,6 @@ from annotated_transformer.translation import (
     encode_sentence,
     length_batches,
     translate,
-    translate_n_best,
 )
 
 LINES = [
@@ -85,19 +84,6 @@ def test_lines_out_are_lines_in_as_one_by_one(
     assert torch.get_num_threads() == count
     assert model.training and not model.decoder.training
     assert translate(model, tokenizer, []) == []
-
-
-def test_several_translations_have_scores_and_the_best_comes_first(
-    trained: Trained,
-) -> None:
-    lines = [LINES[0], "", LINES[2]]
-    several = translate_n_best(*trained, lines, n_best=3)
-    assert [len(translations) for translations in several] == [3, 0, 3]
-    best = [translations[0].text for translations in several if translations]
-    assert best == [line for line in translate(*trained, lines) if line]
-    for translations in several:
-        scores = [translation.score for translation in translations]
-        assert scores == sorted(scores, reverse=True)
 
 
 def test_options_reach_the_search(trained: Trained) -> None:

@@ -9,16 +9,13 @@ from urllib.parse import urlsplit
 
 import pytest
 import yaml
+from axe import DRAWN, SIZES, pages
 
+WIDE = SIZES["wide"]
+NARROW = SIZES["narrow"]
 CONFIG = Path(__file__).parents[2] / "_config.yml"
-WIDE = {"width": 1280, "height": 900}
-NARROW = {"width": 390, "height": 844}
 FIRST_VIEW = 500 * 1024  # bytes of a chapter before the reader scrolls, compressed
-
-TYPESET = """async () => {
-    await document.fonts.ready;
-}"""
-
+FONTS = "document.fonts.ready.then(() => null)"
 FORMULAS = """() => {
     const cut = (part) => {
         const box = part.getBoundingClientRect();
@@ -37,8 +34,6 @@ FORMULAS = """() => {
     };
 }"""
 
-# Drawn by a script: what carries data
-DRAWN = 'figure:has(> script[type="application/json"])'
 
 UNNAMED = """() => {
     const name = (svg) => svg.getAttribute("aria-label") || svg.querySelector("title")?.textContent;
@@ -83,17 +78,6 @@ SMALLEST = """() => [...document.querySelectorAll('article svg[style*="--least"]
             [word.textContent, scale * parseFloat(getComputedStyle(word).fontSize)]);
     })
     .filter(([word, size]) => word && size < 8.9)"""
-
-
-def pages(site):
-    """The pages of the site, without the redirect at its root and what a wrong address gets."""
-    paths = sorted(str(path.relative_to(site)) for path in site.rglob("*.html"))
-    excluded = ("index.html", "404.html")
-    return [
-        path
-        for path in paths
-        if path not in excluded and not path.startswith("_static")
-    ]
 
 
 def listen(tab, address):
@@ -169,7 +153,7 @@ def test_every_page(site, address, browser, opened, scheme, sizes):
             tab.set_viewport_size(size)
             if size is sizes[0]:
                 tab.goto(address + page)
-                tab.evaluate(TYPESET)
+                tab.evaluate(FONTS)
                 heard += check_page(tab)
             heard += check_layout(tab)
             if theme(tab) != scheme:
@@ -214,7 +198,7 @@ def test_own_typefaces_are_used(site, address, tab, opened):
     """Text, headings and code have the typefaces that the site brings along."""
     root = address if opened == "served" else f"{site.as_uri()}/"
     tab.goto(root + "notebooks/03_attention.html")
-    tab.evaluate(TYPESET)
+    tab.evaluate(FONTS)
     loaded = (
         "[...document.fonts].filter((f) => f.status === 'loaded').map((f) => f.family)"
     )
@@ -265,7 +249,7 @@ def test_the_first_view_of_a_chapter_is_small(site, address, tab):
             chapter = tab.context.browser.new_page()
             responses = responses_of(chapter)
             chapter.goto(address + page)
-            chapter.evaluate(TYPESET)
+            chapter.evaluate(FONTS)
             sizes[page] = sum(len(gzip.compress(r.body())) for r in responses)
             chapter.close()
     print(f"{max(sizes.values()) / 1024:.0f} KiB")
@@ -276,7 +260,7 @@ def test_the_first_view_of_a_chapter_is_small(site, address, tab):
 def test_by_hand_fits_on_four_sheets(address, tab):
     """The chapter that teachers print fits on four sheets, down to its last section."""
     tab.goto(address + "notebooks/11_by_hand.html")
-    tab.evaluate(TYPESET)
+    tab.evaluate(FONTS)
     for paper in ("A4", "Letter"):
         assert len(re.findall(rb"/Type /Page\b", tab.pdf(format=paper))) <= 4, paper
     tab.emulate_media(media="print")
