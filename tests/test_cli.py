@@ -353,12 +353,8 @@ def test_the_code_and_the_lines_of_a_check(tmp_path: Path) -> None:
     records = {line["part"]: line for line in map(json.loads, result.out.splitlines())}
     assert result.code == 3 and len(records) > 10
     assert records["shift"]["verdict"] == records["shift"]["says"] == "right"
-    assert records["causal_mask"] == {
-        "file": str(file),
-        "part": "causal_mask",
-        "verdict": "wrong",
-        "says": "wrong at length 6: it raises ValueError (a b).",
-    }
+    assert records["causal_mask"]["verdict"] == "wrong"
+    assert "ValueError (a b)" in records["causal_mask"]["says"]
     assert records["attention"]["verdict"] == "missing"
     file.write_text("")
     assert run("check", file).code == 3

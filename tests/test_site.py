@@ -173,7 +173,6 @@ def book(tmp_path_factory) -> Path:
 
 
 def page(book: Path, name: str) -> BeautifulSoup:
-    """A built page."""
     return BeautifulSoup((book / "_build" / "html" / name).read_bytes(), "lxml")
 
 

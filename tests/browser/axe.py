@@ -33,7 +33,6 @@ SETTLED = """async () => {
 
 @cache
 def axe_core():
-    """The text of axe-core."""
     return (files("axe_playwright_python") / "axe.min.js").read_text(encoding="utf-8")
 
 

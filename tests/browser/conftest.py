@@ -21,7 +21,7 @@ class Handler(http.server.SimpleHTTPRequestHandler):
     """Serve files without a word."""
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        pass
 
 
 @contextmanager
@@ -57,7 +57,6 @@ def pytest_collection_modifyitems(
 
 @pytest.fixture(scope="session")
 def site() -> Path:
-    """The folder of the built site."""
     return SITE
 
 
@@ -69,14 +68,12 @@ def serve():
 
 @pytest.fixture(scope="session")
 def address(site) -> Iterator[str]:
-    """The address of the built site."""
     with serving(site) as root:
         yield root
 
 
 @pytest.fixture(scope="session")
 def browser(site):
-    """The system's Chromium."""
     api = pytest.importorskip("playwright.sync_api")
     with api.sync_playwright() as playwright:
         chromium = playwright.chromium.launch(
@@ -87,13 +84,11 @@ def browser(site):
 
 
 def note_error(tab, message):
-    """Note an error that the browser wrote into its console."""
     if message.type == "error":
         tab.faults.append(message.text)
 
 
 def note_request(tab, request):
-    """Note the name of a file that a page asked for."""
     tab.requested.append(request.url.rpartition("/")[2])
 
 

@@ -4,7 +4,6 @@ from axe import ALL, SETTLED, SHAPE, SIZES, findings_on_all_pages
 
 
 def test_axe_finds_nothing_in_light(site, address, browser):
-    """No rule is broken by any page, wide or narrow."""
     rules = {"wide": ALL, "narrow": SHAPE}
     problems = findings_on_all_pages(site, address, browser, "light", rules)
     assert not problems, f"{len(problems)} findings\n" + "\n".join(problems)

@@ -4,7 +4,6 @@ from axe import CONTRAST, findings_on_all_pages
 
 
 def test_axe_finds_enough_contrast_in_the_dark(site, address, browser):
-    """Every page, with all its figures."""
     rules = {"wide": CONTRAST}
     problems = findings_on_all_pages(site, address, browser, "dark", rules)
     assert not problems, f"{len(problems)} findings\n" + "\n".join(problems)

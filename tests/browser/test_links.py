@@ -14,12 +14,10 @@ def read(path):
 
 
 def attributes(soup, name):
-    """Return the values of an attribute, wherever a page has it."""
     return [tag[name] for tag in soup.find_all(attrs={name: True})]
 
 
 def test_links(site):
-    """Follow each relative link of each page."""
     contents = {}
     for path in site.rglob("*.html"):
         # Links of the page for wrong addresses count from the root of the host

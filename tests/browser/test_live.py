@@ -47,7 +47,6 @@ def open_figure(open_page, address):
 
 
 def ask(figure, text):
-    """Type a text and press Enter."""
     figure.locator(".live-form input").fill(text)
     figure.locator(".live-form input").press("Enter")
 
@@ -225,7 +224,6 @@ def test_the_model_draws_what_the_site_did(open_figure, name):
 
 
 def test_a_head_is_silenced_and_a_beam_is_widened(open_figure):
-    """Controls ask the model again."""
     _, figure = open_figure(f"notebooks/{CHAPTERS['maps']}")
     figure.locator("button[type=submit]").click()
     figure.get_by_role("button", name="Restore all").click(timeout=60_000)
@@ -245,7 +243,6 @@ def test_a_head_is_silenced_and_a_beam_is_widened(open_figure):
 
 
 def said(tab):
-    """What the figure says of the place."""
     return tab.locator(".inside .live-said").inner_text()
 
 

@@ -170,7 +170,6 @@ def theme(tab):
 
 @pytest.fixture
 def tab(browser):
-    """A wide tab in light colors."""
     tab = browser.new_page(viewport=WIDE, color_scheme="light")
     yield tab
     tab.close()
@@ -195,7 +194,6 @@ def test_theme_switch_changes_colors_and_is_remembered(address, tab):
 
 @pytest.mark.parametrize("opened", ["served", "as a file"])
 def test_own_typefaces_are_used(site, address, tab, opened):
-    """Text, headings and code have the typefaces that the site brings along."""
     root = address if opened == "served" else f"{site.as_uri()}/"
     tab.goto(root + "notebooks/03_attention.html")
     tab.evaluate(FONTS)
@@ -234,14 +232,12 @@ def test_a_narrow_page_ends_with_its_menu_without_scripts(address, browser):
 
 
 def responses_of(tab):
-    """A list that every response in this tab joins."""
     responses = []
     tab.on("response", lambda response: responses.append(response))
     return responses
 
 
 def test_the_first_view_of_a_chapter_is_small(site, address, tab):
-    """What a chapter loads before the reader scrolls, compressed."""
     sizes = {}
     for page in pages(site):
         if page.startswith("notebooks/"):

@@ -42,7 +42,6 @@ def test_every_page_says_what_it_is(site):
 
 
 def test_the_site_is_small(site):
-    """All files together."""
     sizes = [path.stat().st_size for path in site.rglob("*") if path.is_file()]
     print(f"{sum(sizes) / 2**20:.1f} MB")
     assert sum(sizes) <= LARGEST

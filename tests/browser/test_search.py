@@ -14,14 +14,12 @@ FIND = """question => bookSearch.find(question).then(
 
 @pytest.fixture
 def tab(browser):
-    """A tab."""
     tab = browser.new_page(viewport={"width": 1280, "height": 900})
     yield tab
     tab.close()
 
 
 def test_questions_lead_to_the_section_that_answers(address, tab):
-    """Among the first three is the section, or one of those, that answers."""
     tab.goto(address + "search.html")
     missed = []
     for question, sections in QUESTIONS.items():
@@ -69,7 +67,6 @@ def test_search_opens_from_the_keyboard(address, tab):
 
 
 def test_enter_opens_the_page_of_results(address, tab):
-    """Enter in the field lists more places on a page of their own."""
     tab.goto(address + "book/notation.html")
     tab.wait_for_load_state()
     tab.keyboard.press("Control+K")
