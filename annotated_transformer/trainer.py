@@ -144,6 +144,168 @@ def ignore_signals(worker: int) -> None:
         signal.signal(kind, signal.SIG_IGN)
 
 
+# --- The trainer ---
+
+REPORT_EVERY = 50  # steps
+
+
+def train(
+    model: Transformer,
+    tokenizer: Tokenizer,
+    pairs: Sequence[Pair] | EncodedCorpus,
+    config: TrainingConfig | None = None,
+    *,
+    validation: Sequence[Pair] | EncodedCorpus = (),
+    score: Callable[[Transformer], float] | None = None,
+    folder: str | Path | None = None,
+    report: Callable[[dict[str, Any]], None] = lambda line: None,
+    start: str = "",
+    keep: Mapping[str, Sequence[Pair]] | None = None,
+) -> Transformer:
+    """Train a model on pairs and return it, in evaluation mode (section 5).
+
+    Calls `report` every 50 steps, and every `save_every` steps measures the loss on `validation`
+    and what `score` returns. A folder gets a log, checkpoints, the pairs to `keep` as tables, and
+    the weights with the lowest loss, or without `validation` the last, which are also returned; a
+    run that it holds already goes on, to the bit (up to rounding with three processes or more).
+
+    Raises ValueError if pairs, tokenizer or folder do not fit, FloatingPointError for a gradient
+    that is not finite, and Stopped if a run in a folder was asked to stop, and has saved its state.
+    """
+    config = config or recipe_for(model.config)
+    corpus = as_corpus(tokenizer, pairs)
+    watched = as_corpus(tokenizer, validation)
+    settings = checked_settings(model, tokenizer, config, corpus, watched, start)
+    rank, world_size = rank_and_world_size()
+    home = None if folder is None else Path(folder)
+    written = home if rank == 0 else None  # the first process writes for all
+
+    use_fused(model)
+    if config.compile:
+        compile_layers(model)
+    loss: SmoothedLoss = FastLoss(model, config.label_smoothing, config.precision)
+    optimizer = make_adam(model)
+    patience = config.patience or math.inf
+
+    with run_folder(written), noted_signals(listen=home is not None) as noted:
+        progress, log = go_on(home, settings, model, optimizer)
+        if written:
+            for name, some in (keep or {}).items():
+                write_pairs(written / f"{name}.tsv", some)
+        if world_size > 1:
+            loss = DataParallelLoss(loss, config.grad_accum_steps)
+        stream = batch_stream(corpus, config, progress, model.embedding.weight.device)
+        groups = group_batches(stream, config.grad_accum_steps)
+        recent: list[Update] = []
+        since = time.monotonic()
+        bar = tqdm(
+            total=config.steps,
+            initial=progress.step,
+            unit="step",
+            disable=True if rank > 0 else None,  # None: only in a terminal
+        )
+        while progress.step < config.steps and progress.waited < patience:
+            # Make an update
+            group = next(groups)
+            if world_size > 1:  # DDP takes the mean of the gradients
+                group = group._replace(tokens=all_reduce_mean(group.tokens))
+            rate = learning_rate(
+                progress.step + 1, model.config.d_model, config.warmup, config.peak_lr
+            )
+            optimizer.param_groups[0]["lr"] = rate
+            loss.train()
+            try:
+                with random_numbers_of(config.seed, progress.step):
+                    update = training_step(loss, group, optimizer, config.grad_clip)
+            except FloatingPointError as error:
+                raise FloatingPointError(
+                    f"step {progress.step + 1}: {error}; try a smaller peak_lr or grad_clip=1"
+                ) from error
+            progress.step += 1
+            recent.append(update)
+            bar.update()
+
+            # Is there more to do?
+            last = progress.step == config.steps
+            due = last or progress.step % config.save_every == 0
+            stopping = bool(all_reduce_mean(torch.tensor(len(noted) > 0)))
+            if not (due or stopping or progress.step % REPORT_EVERY == 0):
+                continue
+            line = {
+                "step": progress.step,
+                "epoch": round(progress.epoch + progress.batch / progress.batches, 3),
+                "learning_rate": rate,
+                **mean_line(recent, time.monotonic() - since),
+            }
+            bar.set_postfix(loss=f"{line['loss']:.3f}")
+
+            # Measure, and keep the best weights
+            if due and len(watched):
+                found = shared_validation_loss(model, watched, config.max_tokens)
+                line["validation_loss"] = found
+                if progress.step > config.warmup:
+                    progress.waited += 1
+                if found < progress.lowest_loss:
+                    progress.lowest_loss = found
+                    progress.waited = 0
+                    if written:
+                        save_model(model, tokenizer, written)
+            if due and score is not None:
+                line["score"] = score(model)
+
+            # Write it down
+            if rank == 0:
+                log.append(line)
+                warned = any("warning" in earlier for earlier in log)
+                vocabulary_size = model.config.vocabulary_size
+                if not warned and is_stuck(log, config.warmup, vocabulary_size):
+                    line["warning"] = ADVICE
+                    tqdm.write(f"step {progress.step}: {ADVICE}", file=sys.stderr)
+                if written:
+                    write_log(written, line)
+                if written and (due or stopping):
+                    kept = config.keep_checkpoints
+                    save_checkpoint(
+                        written, model, tokenizer, optimizer, progress, due, kept
+                    )
+                report(line)
+            if stopping:
+                all_reduce_mean(torch.zeros(1))  # the checkpoint is whole: all may end
+                raise Stopped(progress.step, noted[0] if noted else signal.SIGTERM)
+            recent = []
+            since = time.monotonic()
+
+        bar.close()
+        if home:
+            # Keep the last weights if no validation had a finite loss
+            if written and progress.lowest_loss == math.inf:
+                save_model(model, tokenizer, written)
+            all_reduce_mean(torch.zeros(1))  # all wait for the first process
+            model.load_state_dict(load_file(home / WEIGHTS))
+    return model.eval()
+
+
+def as_corpus(
+    tokenizer: Tokenizer, pairs: Sequence[Pair] | EncodedCorpus
+) -> EncodedCorpus:
+    """Return pairs encoded, if they are not yet."""
+    if isinstance(pairs, EncodedCorpus):
+        return pairs
+    return encode_pairs(tokenizer, pairs)
+
+
+def mean_line(recent: Sequence[Update], seconds: float) -> dict[str, Any]:
+    """Return means over the last updates; the loss in nats per target token of all processes."""
+    losses = torch.stack([update.loss.double() for update in recent])
+    tokens = float(sum(update.tokens for update in recent))
+    norm = float(sum(update.gradient_norm for update in recent))
+    return {
+        "loss": float(all_reduce_mean(losses.sum())) / tokens,
+        "gradient_norm": norm / len(recent),
+        "tokens_per_second": round(tokens * rank_and_world_size()[1] / seconds),
+    }
+
+
 # --- Checkpoints ---
 
 CHECKPOINTS = "checkpoints"
@@ -488,165 +650,3 @@ def recipe_for(config: TransformerConfig) -> TrainingConfig:
     if config.d_model < 512:
         return recipe("tiny")
     return recipe("base" if config.d_model < 1024 else "big")
-
-
-# --- The trainer ---
-
-REPORT_EVERY = 50  # steps
-
-
-def as_corpus(
-    tokenizer: Tokenizer, pairs: Sequence[Pair] | EncodedCorpus
-) -> EncodedCorpus:
-    """Return pairs encoded, if they are not yet."""
-    if isinstance(pairs, EncodedCorpus):
-        return pairs
-    return encode_pairs(tokenizer, pairs)
-
-
-def mean_line(recent: Sequence[Update], seconds: float) -> dict[str, Any]:
-    """Return means over the last updates; the loss in nats per target token of all processes."""
-    losses = torch.stack([update.loss.double() for update in recent])
-    tokens = float(sum(update.tokens for update in recent))
-    norm = float(sum(update.gradient_norm for update in recent))
-    return {
-        "loss": float(all_reduce_mean(losses.sum())) / tokens,
-        "gradient_norm": norm / len(recent),
-        "tokens_per_second": round(tokens * rank_and_world_size()[1] / seconds),
-    }
-
-
-def train(
-    model: Transformer,
-    tokenizer: Tokenizer,
-    pairs: Sequence[Pair] | EncodedCorpus,
-    config: TrainingConfig | None = None,
-    *,
-    validation: Sequence[Pair] | EncodedCorpus = (),
-    score: Callable[[Transformer], float] | None = None,
-    folder: str | Path | None = None,
-    report: Callable[[dict[str, Any]], None] = lambda line: None,
-    start: str = "",
-    keep: Mapping[str, Sequence[Pair]] | None = None,
-) -> Transformer:
-    """Train a model on pairs and return it, in evaluation mode (section 5).
-
-    Calls `report` every 50 steps, and every `save_every` steps measures the loss on `validation`
-    and what `score` returns. A folder gets a log, checkpoints, the pairs to `keep` as tables, and
-    the weights with the lowest loss, or without `validation` the last, which are also returned; a
-    run that it holds already goes on, to the bit (up to rounding with three processes or more).
-
-    Raises ValueError if pairs, tokenizer or folder do not fit, FloatingPointError for a gradient
-    that is not finite, and Stopped if a run in a folder was asked to stop, and has saved its state.
-    """
-    config = config or recipe_for(model.config)
-    corpus = as_corpus(tokenizer, pairs)
-    watched = as_corpus(tokenizer, validation)
-    settings = checked_settings(model, tokenizer, config, corpus, watched, start)
-    rank, world_size = rank_and_world_size()
-    home = None if folder is None else Path(folder)
-    written = home if rank == 0 else None  # the first process writes for all
-
-    use_fused(model)
-    if config.compile:
-        compile_layers(model)
-    loss: SmoothedLoss = FastLoss(model, config.label_smoothing, config.precision)
-    optimizer = make_adam(model)
-    patience = config.patience or math.inf
-
-    with run_folder(written), noted_signals(listen=home is not None) as noted:
-        progress, log = go_on(home, settings, model, optimizer)
-        if written:
-            for name, some in (keep or {}).items():
-                write_pairs(written / f"{name}.tsv", some)
-        if world_size > 1:
-            loss = DataParallelLoss(loss, config.grad_accum_steps)
-        stream = batch_stream(corpus, config, progress, model.embedding.weight.device)
-        groups = group_batches(stream, config.grad_accum_steps)
-        recent: list[Update] = []
-        since = time.monotonic()
-        bar = tqdm(
-            total=config.steps,
-            initial=progress.step,
-            unit="step",
-            disable=True if rank > 0 else None,  # None: only in a terminal
-        )
-        while progress.step < config.steps and progress.waited < patience:
-            # Make an update
-            group = next(groups)
-            if world_size > 1:  # DDP takes the mean of the gradients
-                group = group._replace(tokens=all_reduce_mean(group.tokens))
-            rate = learning_rate(
-                progress.step + 1, model.config.d_model, config.warmup, config.peak_lr
-            )
-            optimizer.param_groups[0]["lr"] = rate
-            loss.train()
-            try:
-                with random_numbers_of(config.seed, progress.step):
-                    update = training_step(loss, group, optimizer, config.grad_clip)
-            except FloatingPointError as error:
-                raise FloatingPointError(
-                    f"step {progress.step + 1}: {error}; try a smaller peak_lr or grad_clip=1"
-                ) from error
-            progress.step += 1
-            recent.append(update)
-            bar.update()
-
-            # Is there more to do?
-            last = progress.step == config.steps
-            due = last or progress.step % config.save_every == 0
-            stopping = bool(all_reduce_mean(torch.tensor(len(noted) > 0)))
-            if not (due or stopping or progress.step % REPORT_EVERY == 0):
-                continue
-            line = {
-                "step": progress.step,
-                "epoch": round(progress.epoch + progress.batch / progress.batches, 3),
-                "learning_rate": rate,
-                **mean_line(recent, time.monotonic() - since),
-            }
-            bar.set_postfix(loss=f"{line['loss']:.3f}")
-
-            # Measure, and keep the best weights
-            if due and len(watched):
-                found = shared_validation_loss(model, watched, config.max_tokens)
-                line["validation_loss"] = found
-                if progress.step > config.warmup:
-                    progress.waited += 1
-                if found < progress.lowest_loss:
-                    progress.lowest_loss = found
-                    progress.waited = 0
-                    if written:
-                        save_model(model, tokenizer, written)
-            if due and score is not None:
-                line["score"] = score(model)
-
-            # Write it down
-            if rank == 0:
-                log.append(line)
-                warned = any("warning" in earlier for earlier in log)
-                vocabulary_size = model.config.vocabulary_size
-                if not warned and is_stuck(log, config.warmup, vocabulary_size):
-                    line["warning"] = ADVICE
-                    tqdm.write(f"step {progress.step}: {ADVICE}", file=sys.stderr)
-                if written:
-                    write_log(written, line)
-                if written and (due or stopping):
-                    kept = config.keep_checkpoints
-                    save_checkpoint(
-                        written, model, tokenizer, optimizer, progress, due, kept
-                    )
-                report(line)
-            if stopping:
-                all_reduce_mean(torch.zeros(1))  # the checkpoint is whole: all may end
-                raise Stopped(progress.step, noted[0] if noted else signal.SIGTERM)
-            recent = []
-            since = time.monotonic()
-
-        bar.close()
-        if home:
-            # Keep the last weights if no validation had a finite loss
-            if written and progress.lowest_loss == math.inf:
-                save_model(model, tokenizer, written)
-            all_reduce_mean(torch.zeros(1))  # all wait for the first process
-            model.load_state_dict(load_file(home / WEIGHTS))
-    return model.eval()

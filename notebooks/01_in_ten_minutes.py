@@ -35,7 +35,7 @@ print(translate(model, tokenizer, [news]))
 # - A **token** is a piece of text with a number: a word, or a part of one. The model sees only the numbers.
 # - The **encoder** reads all source tokens at once and turns each into a vector that describes the word in its context.
 # - The **decoder** writes the translation token by token. At each step it looks at the encoder's vectors and at what it has written so far, and gives every token in the vocabulary a probability of coming next.
-# - The **loss** measures how improbable the model found the right next token. Training makes it smaller; that is all training does.
+# - The **loss** measures how improbable the model found the right next token. Training changes the model's numbers so that the loss becomes smaller; it does nothing else.
 #
 # Here are the tokens of *Zwei kleine Kinder spielen im Sand.* with their numbers, and the size of the model. A *parameter* is a number that training may change.
 
@@ -74,11 +74,11 @@ if CHECKING:
     torch.testing.assert_close(weights.sum(dim=-1), torch.ones(len(weights)))
 
 # %% [markdown]
-# No sentence in the model's data says which of its words belong together. (For some, such as `Kinder`, there was a list of words.) The model worked it out, because that made the loss smaller. (Such pictures can be [trusted less than they suggest](21_attention_maps.ipynb#what-attention-does-not-explain).) You can also [look inside](../book/inside.md) the whole machine, with a sentence of your own, down to single numbers.
+# No sentence in the model's data says which of its words belong together. The model worked it out, because that made the loss smaller. (Such pictures can be [trusted less than they suggest](21_attention_maps.ipynb#what-attention-does-not-explain).) You can also [look inside](../book/inside.md) the whole machine, with a sentence of your own, down to single numbers.
 #
 # ## Train one yourself
 #
-# The next cell trains a translator from nothing: the network starts with random numbers, and 1,000 updates make its loss smaller. The sentence pairs come from a small [German-English grammar](B_synchronous_grammar.ipynb) that can make as many as you like, with some of what makes German hard: cases, separable verbs, and verbs that wait at the end of the clause. On one processor core this takes about a minute, or a few on a busy machine. `tiny` is a size that the package knows by name.
+# The next cell trains a translator from nothing: the network starts with random numbers, and 1,000 updates make its loss smaller. The sentence pairs come from a small [German-English grammar](B_synchronous_grammar.ipynb) that can make as many as you like, with some of what makes German hard: cases, separable verbs, and verbs that wait at the end of the clause. On one processor core this takes about a minute, or a few on a busy machine.
 
 # %% tags=["nbval-ignore-output"]
 import torch
@@ -123,7 +123,7 @@ if CHECKING:
 #
 # The paper's first figure shows the model as two towers. Here it is, drawn for this book; read it from bottom to top.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-figure-1", "caption": "What is a Transformer made of? The encoder (left) reads the source, the decoder (right) writes the target. Each layer is repeated N times, six in the paper. Queries are blue, keys orange, values green: between the towers, queries come from the decoder, keys and values from the encoder. Each box opens its chapter."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-figure-1", "caption": "What is a Transformer made of? The encoder (left) reads the source, the decoder (right) writes the target. Each layer is repeated N times, six in the paper. The blue, orange and green arrows belong to attention; chapter 3 says what they carry. Each box opens its chapter."}}
 from book.figures import INK, KEY, QUERY, VALUE, arrow, box, show_drawing, words_at
 
 HEADS, NORM, NETWORK = (

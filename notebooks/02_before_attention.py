@@ -141,7 +141,7 @@ if CHECKING:
     torch.testing.assert_close(by_loop, c)
 
 # %% [markdown]
-# (States are rows here, so the matrices stand on their right.) This is attention. The [next chapter](03_attention.ipynb) has other letters for it:
+# (Our states are rows, so the code has `s @ W` where the formula has $W s$: our `W` is its $W$ transposed.) This is attention. The [next chapter](03_attention.ipynb) has other letters for it:
 #
 # | Bahdanau, Cho and Bengio | this book | role |
 # |---|---|---|
@@ -164,7 +164,7 @@ if CHECKING:
 # - ByteNet {cite:p}`kalchbrenner2016neural` has *dilated* windows, whose words are twice as far apart in each layer as in the one below. Eight layers reach $2 + 4 + \dots + 256 = 510$ words, and seven only 254, so it takes eight: their number grows like the logarithm of the distance.
 # - Self-attention connects any two words in one step. {cite:t}`cheng2016long` had it inside a recurrent network, and {cite:t}`parikh2016decomposable` compared pairs of sentences with little else. The paper claims the first model that turns one sequence into another by self-attention alone.
 #
-# A gradient has to come back through each of those steps, and at every one it can shrink. Attention's single step has its price, since every word is compared with every other; [Why self-attention?](12_why_self_attention.ipynb) works it out.
+# A gradient has to come back through each of those steps, and at every one it can shrink.
 #
 # ## Recalling a word
 #
@@ -233,7 +233,7 @@ if CHECKING:
 # - A recurrent encoder hands over one vector of fixed size, and makes its states one after the other.
 # - Attention was added so that the decoder need not depend on that one vector. In Bahdanau's letters $s_{i-1}$ is the query, and $h_j$ is both key and value.
 # - A convolution runs in parallel but sees only a window, so it takes a stack of them to reach far.
-# - Attention reaches every word in one step. Its price is a comparison of every word with every other.
+# - Attention reaches every word in one step. Its price is a comparison of every word with every other ([Why self-attention?](12_why_self_attention.ipynb)).
 #
 # ## Exercises
 #

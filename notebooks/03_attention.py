@@ -100,7 +100,7 @@ show_drawing(
 #
 # ## A lookup that is soft
 #
-# You know a lookup that works with keys and values: Python's dictionary. It demands a key that is *equal*, and we want the one that fits *best*. Suppose that the keys are the sizes of animals in centimeters, their values are numbers of legs, and a query gets the value of the nearest key. This can't be trained, because the answer stays the same when the query moves a little, and then jumps halfway between two keys. Wherever there is a gradient it is zero, so nothing can learn to ask a better question.
+# You know a lookup that works with keys and values: Python's dictionary. It demands a key that is *equal*, and we want the one that fits *best*. Suppose that the keys are the sizes of animals in centimeters, their values are numbers of legs, and a query gets the value of the nearest key. This can't be trained, because the answer stays the same until the query passes the middle between two keys, and there it jumps. Everywhere else the gradient is zero, so nothing can learn to ask a better question.
 #
 # Take a little of everything instead: score each key by how well it fits, turn the scores into shares that sum to 1, and mix the values by these shares. Dividing the scores by their sum won't do, because a negative score would get a negative share. So we first make every score positive with a function that keeps their order, the exponential, and then divide. The result is the **softmax** of the $S$ scores:
 #
@@ -262,7 +262,7 @@ if CHECKING:
     assert abs(spread / math.sqrt(512) - 1) < 0.02
 
 # %% [markdown]
-# At $d_k = 64$, the paper's choice, scores of $\pm 8$ are normal. Softmax sees differences through an exponential: a lead of 1 means 2.7 times the weight, a lead of 8 means 2,981 times. So one key takes most of the weight ({numref}`fig-scale`) before anything has been learned. That decision is an accident, and it is hard to undo, since a softmax that has decided is nearly flat: the hard lookup is back. Dividing by $\sqrt{d_k}$ brings the spread back to 1 at every width.
+# At $d_k = 64$, the paper's choice, scores of $\pm 8$ are normal. Softmax sees differences through an exponential: a lead of 1 means 2.7 times the weight, a lead of 8 means 2,981 times. So one key takes most of the weight ({numref}`fig-scale`) before anything has been learned. That decision is an accident, and it is hard to undo: once one weight is nearly 1, a change of the scores hardly changes the weights, and the hard lookup is back. Dividing by $\sqrt{d_k}$ brings the spread back to 1 at every width.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-scale", "caption": "How does a query divide its weight over eight random keys? Mean weights, largest first, at the width that you choose. At 64, the first key gets 0.36 if the scores are divided by the root (solid), and 0.88 if they stay as they are (dashed)."}}
 
@@ -445,7 +445,7 @@ show_steps(
 #
 # **Exercise 1. Write it first** (★, 10 min). Extend `attend` by a fourth argument: a boolean mask that broadcasts to the scores, True where a query may attend, or None. Then `check("attention", yours)`, from `annotated_transformer`, tells you whether it is right, and if not, which of seven common mistakes it makes.
 #
-# Here is ours. Query, key and value may have any axes in front of the last two, such as one for the sentences of a batch.
+# Here is ours:
 
 # %% tags=["export"]
 # Boolean, True where a query may attend to a key; None hides nothing
@@ -510,7 +510,7 @@ if CHECKING:
 # %% [markdown]
 # ## What attention can and cannot return
 #
-# The output is a weighted average of the values, so it never lies outside their range. The weights can open or close the way for a word, but all that they do to its value is to scale it. New facts are left to the [feed-forward network](06_feed_forward.ipynb).
+# The output is a weighted average of the values, so it never lies outside their range. Attention can make a word's value count for more or less in this average, but it can't change what the value says. New facts are left to the [feed-forward network](06_feed_forward.ipynb).
 #
 # Nor can a query look at nothing, unless a mask hides every key from it. A word that needs nothing still has its whole weight to spend, and trained models park it where it does little harm, often on [a token that is always there](21_attention_maps.ipynb#why-does-everyone-look-at-s-attention-sinks).
 #
@@ -523,7 +523,7 @@ if CHECKING:
 #
 # ## Exercises
 #
-# **1. Write it first** is [above](#the-code); the code below it is the solution. The order matters: scale, hide, softmax, mix. A key that is hidden after the softmax has already taken its share from the others.
+# **1. Write it first** is [above](#the-code); the code below it is the solution.
 #
 # **2. By hand** (★, 5 min). A query $(1, 1)$ meets the keys $(2, 0)$ and $(0, 0)$ with the values 10 and 20. What does attention return, with two decimals? ($e^{\sqrt 2} = 4.11$.) And if you divide by $d_k$ instead of its root ($e^1 = 2.72$)?
 #
@@ -603,9 +603,9 @@ if CHECKING:
 # %% [markdown]
 # ### The axis of the softmax
 #
-# The softmax takes the last axis: each *query* shares out a total of 1. With `dim=-2`, each *key* would hand out a total of 1, however many ask for it. All shapes stay the same, so check that each row of weights sums to 1. The columns don't: as a key, `cat` collects 1.80 in our example.
+# The softmax takes the last axis: each *query* shares out a total of 1. With `dim=-2`, each *key* would hand out a total of 1, however many ask for it. All shapes stay the same, so check that each row of weights sums to 1.
 #
-# In a decoder the wrong axis does more harm. Each column is divided by a sum over all queries, later ones included, so the future changes the past although the mask is right. Where a text writes $V \operatorname{softmax}(K^\top Q / \sqrt{d_k})$, words are columns, and the [formula is transposed](../book/notation.md#conventions).
+# In a decoder the wrong axis does more harm. Each column is divided by a sum over all queries, later ones included, so the future changes the past although the mask is right.
 
 # %% tags=["remove-cell"]
 if CHECKING:

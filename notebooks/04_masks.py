@@ -137,7 +137,7 @@ if CHECKING:
     assert flawless(trained["without"][0], everything) < 0.4
 
 # %% [markdown]
-# The model with the better loss has learned to copy and hardly anything else. If your loss is too good and your output is nonsense, look at this mask first, and then at the [shift of the targets](10_transformer.ipynb#the-target-shifted-by-one), because either mistake looks like this. Validation won't warn you, since it leaks in the same way.
+# The model with the better loss has learned to copy and hardly anything else. If your loss is too good and your output is nonsense, look at this mask and at the [shift of the targets](10_transformer.ipynb#the-target-shifted-by-one), because either mistake looks like this. Validation won't warn you, since it leaks in the same way.
 #
 # ## The causal mask
 #
@@ -163,7 +163,7 @@ def causal_mask(length: int, device: torch.device | None = None) -> Tensor:
 
 
 # %% [markdown]
-# `tril` keeps the lower triangle; `device` says where the mask is made, on a CPU or a GPU. PyTorch's own attention has this mask built in, so it serves as the reference. Then comes the test that matters: if the future changes, does the past?
+# `tril` keeps the lower triangle. PyTorch's own attention has this mask built in, so it serves as the reference. Then comes the test that matters: if the future changes, does the past?
 
 # %%
 random.manual_seed(1)
@@ -182,7 +182,7 @@ if CHECKING:
     assert not change[0, :3].any() and change[0, 3:].any(-1).all()
 
 # %% [markdown]
-# The first three positions don't move, nor would they in a stack of many layers, because none of the positions that they look at has seen that future.
+# The first three positions don't move. In a stack of many layers they wouldn't either, because they look only at positions that haven't seen the future.
 #
 # ### Is the causal mask needed at inference?
 #
@@ -249,7 +249,7 @@ if CHECKING:
     assert not rows_hidden[3:].any() and round(before[1, 3].item(), 2) == 0.11
 
 # %% [markdown]
-# Without a mask, `likes` gives 0.23 of its weight (twice 0.113) to padding, so what it finds depends on the other sentences of the batch.
+# Without a mask, `likes` gives nearly a quarter of its weight to padding, so what it finds depends on the other sentences of the batch.
 #
 # Here are four ways to hide a key, after a row that hides nothing. Which of them work?
 
@@ -395,8 +395,6 @@ show(
 )
 
 # %% [markdown]
-# (Where True means *hidden*, the two masks are joined by `|`.)
-#
 # ## Which mask goes where
 #
 # The model attends in three places, and *the padding mask belongs to the keys* in all of them.

@@ -107,7 +107,7 @@ if CHECKING:
     assert round(one[2, 2].item(), 2) == 0.40 and round(two[2, 2].item(), 2) == 1.01
 
 # %% [markdown]
-# That is what `cat` receives. In the column *adjective* it is twice its weight on `black`: $2 \cdot 0.51 = 1.01$, but for rounding, where the single head brings $2 \cdot 0.20 = 0.40$. The price is that each head compares only two features instead of four. That is the bargain of this chapter: more questions, with a narrower comparison for each.
+# That is what `cat` receives. In the column *adjective* it is twice its weight on `black`, 1.01, where the single head brings $2 \cdot 0.20 = 0.40$. The price is that each head compares only two features instead of four. That is the bargain of this chapter: more questions, with a narrower comparison for each.
 #
 # ## Each head sees the whole word
 #
@@ -123,7 +123,7 @@ if CHECKING:
 #
 # ## All heads in one multiplication
 #
-# A loop of $h$ small products is slow, and it isn't needed. Each column of a product depends on only one column of the right-hand matrix, so the matrices of all heads can be put side by side and multiplied at once. A layer with a single matrix of 512 × 512 therefore holds a matrix for each head: 64 of its columns.
+# A loop of $h$ small products is slow, and it isn't needed. In $XW$, each column of the result needs only one column of $W$. So we put the matrices of all heads side by side and multiply once. A layer with a single matrix of 512 × 512 therefore holds a matrix for each head: 64 of its columns.
 #
 # **Exercise 1. Write it first** (★★, 20 min). Before you read on, write `multi_head_attention(query, key, value, W_Q, W_K, W_V, W_O, heads)`. `query` holds the vectors of the words that ask, $(B, T, D)$; `key` and `value` hold those of the words that answer, $(B, S, D)$. Here $B$ counts sentences, and $D$ is short for $d_\text{model}$. (In self-attention all three are $X$.) The matrices are $(D, D)$, and you may not loop over the heads. `check("multi_head_attention", multi_head_attention)` from `annotated_transformer` says whether it is right.
 #
@@ -139,7 +139,7 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
 
 
 # %% [markdown]
-# `unflatten` turns $(B, T, H \cdot d_k)$ into $(B, T, H, d_k)$, and `transpose` swaps the two middle axes. The most common first idea is shorter, a single `reshape` into the shape that is wanted. To see the difference, we number the cells of four words with six numbers each.
+# `unflatten` turns $(B, T, H \cdot d_k)$ into $(B, T, H, d_k)$, and `transpose` swaps the two middle axes. An obvious idea is shorter, a single `reshape` into the shape that is wanted. To see the difference, we number the cells of four words with six numbers each.
 
 # %%
 numbers = torch.arange(24).reshape(1, 4, 6)
@@ -268,7 +268,7 @@ def head_width(d_model: int, heads: int) -> int:
 # | `self.output` | output | $(B, T, D)$ | 2 × 3 × 512 |
 #
 # :::{margin}
-# The paper mentions no dropout on the weights for translation, though its section 6.3 tunes one for parsing. Here it is 0 unless you ask; the page of [departures](../book/departures.md#the-model) has the effect.
+# Dropout on the weights is 0 unless you ask for it; [departures](../book/departures.md#the-model) has its effect.
 # :::
 
 
@@ -353,7 +353,7 @@ if CHECKING:
 # %% [markdown]
 # ## What heads cost
 #
-# More heads cost no parameters, although "multi-head attention has more parameters" is a common belief. With $d_k = d_v = d_\text{model} / h$, each of the four matrices has $d_\text{model}^2$ numbers, however many heads they are cut into: $4 \cdot 512^2 = 1{,}048{,}576$ in the base model.
+# More heads cost no parameters. With $d_k = d_v = d_\text{model} / h$, each of the four matrices has $d_\text{model}^2$ numbers, however many heads they are cut into: $4 \cdot 512^2 = 1{,}048{,}576$ in the base model.
 
 # %% tags=["remove-cell"]
 if CHECKING:

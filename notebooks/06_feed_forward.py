@@ -35,7 +35,7 @@ print({name: round(v, 2) for name, v in zip(FEATURES, stream[3].tolist())})
 #
 # ## What attention alone cannot do
 #
-# Give attention a sentence of one word. With a single key, its weight is 1 whatever the scores are, and all that remains is $x W^V W^O$. So twice the input gives twice the output:
+# Give attention a sentence of one word. With a single key, its weight is 1 whatever the scores are, and all that remains is $x W^V W^O$, the word times a matrix. So twice the input gives twice the output:
 
 # %%
 from annotated_transformer.multi_head_attention import MultiHeadAttention
@@ -59,7 +59,7 @@ if CHECKING:
 #
 # But the left side must be $1 + 0$ and the right side $0 + 0$, and no choice of $u$, $v$ and $c$ can give both.
 #
-# With more words the weights aren't linear, and a head can use them as a gate. But a head has one softmax, so it draws one conclusion at a time, and one attention of the paper's model has 8 heads. The network of this chapter has 2,048 units, and they don't compete.
+# With more words the weights depend on the words, so a head can let a value through or hold it back. But it makes this choice with one softmax for each query, and one attention of the paper's model has 8 heads. The network of this chapter has 2,048 units, and they don't compete.
 #
 # ## One unit, built by hand
 #
@@ -101,18 +101,18 @@ class FeedForward(nn.Module):
 
 
 # %% [markdown]
-# `nn.Linear` acts on the last axis and treats all axes in front of it, sentences and positions, as a list of vectors. This is why the paper calls the network *position-wise*.
+# `nn.Linear` acts on the last axis and treats all axes in front of it, sentences and positions, as a list of vectors.
 #
 # :::{margin}
 # The dropout between the layers isn't in the paper; here it is an option, 0 by default.
 # :::
 #
-# Take a network with two units, set by hand. The first, "meal", adds up the columns verb, living and edible and needs more than 2.5. The second, "pet", adds up noun, adjective and living and needs more than 3. A unit *fires* where its sum, after the bias, is above zero. At which words will these two fire?
+# Take a network with two units, set by hand. The first, "meal", adds up the columns verb, living and edible and needs more than 2.8. The second, "pet", adds up noun, adjective and living and needs more than 3.2. A unit *fires* where its sum, after the bias, is above zero. At which words will these two fire?
 
 # %%
 # A unit is a column of W1 and a row of W2
 W1 = torch.tensor([[0, 1, 0, 0, 1, 1], [1, 0, 1, 0, 1, 0]]).double().T
-b1 = torch.tensor([-2.5, -3.0]).double()
+b1 = torch.tensor([-2.8, -3.2]).double()
 W2 = torch.tensor([[0, 0, 0, 0, 0, 1], [0, 0, 0, 0, 1, -1]]).double()
 fired = (stream @ W1 + b1).relu()
 
@@ -124,12 +124,15 @@ show(
     heatmap(stream, WORDS, FEATURES, titles=("", "input x"), limit=2.2, cell=30),
     heatmap(fired, WORDS, units, titles=("", "units"), color=SKY, cell=30),
     heatmap(fired @ W2, WORDS, FEATURES, titles=("", "output"), signed=True, cell=30),
-    alt="The first unit fires at likes only and writes 0.55 into edible. The second fires at cat only and writes 0.53 into living and minus 0.53 into edible.",
+    alt="The first unit fires at likes only and writes 0.25 into edible. The second fires at cat only and writes 0.33 into living and minus 0.33 into edible.",
 )
 
 # %% tags=["remove-cell"]
 if CHECKING:
     assert fired.gt(0).nonzero().tolist() == [[2, 1], [3, 0]]  # cat: pet; likes: meal
+    for word, unit in ((2, 1), (3, 0)):  # none of the three may be missing
+        parts = (stream[word] * W1[:, unit])[W1[:, unit] > 0]
+        assert (parts.sum() - parts + b1[unit] < 0).all()
 
 # %% [markdown]
 # ## A network is a sum of units
@@ -138,7 +141,7 @@ if CHECKING:
 #
 # $$ \text{FFN}(x) = b_2 + \sum_{j=1}^{d_\text{ff}} \operatorname{ReLU}(x \cdot w_j + b_{1j})\; u_j $$ (eq-ffn-units)
 #
-# Unit $j$ compares $x$ with its pattern $w_j$ by a dot product. If $x$ fits well enough, the unit adds its vector $u_j$ to the output, and the better the fit, the more of it. In {numref}`fig-stamp`, "meal" computes at `likes` $2 + 0.76 + 0.29 - 2.5 = 0.55$ and writes that much "edible": this liking is about food. Without what attention fetched, the sum would be −0.5 and the unit would be silent. "Pet" finds `cat`, a noun that is alive and dark, adds to "living" and takes "edible" away.
+# Unit $j$ compares $x$ with its pattern $w_j$ by a dot product. If $x$ fits well enough, the unit adds its vector $u_j$ to the output, and the better the fit, the more of it. In {numref}`fig-stamp`, "meal" computes at `likes` $2 + 0.76 + 0.29 - 2.8 = 0.25$ and writes that much "edible": this liking is about food. Take any of the three away, and the sum is below zero: the unit computes an *and*. "Pet" finds `cat`, a noun that is alive and dark, adds to "living" and takes "edible" away.
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -235,13 +238,13 @@ if CHECKING:
     assert alone.max() <= 4 and (alone > 2).sum() <= 3
 
 # %% [markdown]
-# In this one caption about one sum in sixty is above zero, although nothing in the loss counts firing units. Other trained Transformers are sparse, too: {cite:t}`li2023lazy` find that 3.0% fire in T5-Base and 6.3% in a vision Transformer.
+# In this one caption about one sum in sixty is above zero, although nothing in the loss counts firing units. Larger ones are sparse, too ({cite:t}`li2023lazy`).
 #
 # ## What to remember
 #
 # - Attention moves information between positions; the feed-forward network works on it within one, with the same weights at every position.
 # - A unit compares $x$ with a pattern and, above a threshold, adds a vector to the output. The network is the sum of 2048 such units.
-# - Attention can gate, but it draws only one conclusion per head. What it makes of a single word is linear, and so would be the network without its ReLU.
+# - Attention can gate, but with one softmax per head. What it makes of a single word is linear, and so would be the network without its ReLU.
 # - Two thirds of an encoder layer's parameters are here.
 #
 # ## Exercises

@@ -87,7 +87,7 @@ print(scores)
 # The table $E$ has $|V|$ rows and $d_\text{model}$ columns. For a one-hot row $o$ and a state $x$:
 #
 # $$
-# \text{embed}(o) = \sqrt{d_\text{model}}\; o\, E
+# \text{embedding}(o) = \sqrt{d_\text{model}}\; o\, E
 # \qquad\qquad
 # \text{logits}(x) = x\, E^\top
 # $$ (eq-embedding)
@@ -149,7 +149,7 @@ if CHECKING:
 # \frac{\partial L}{\partial E_v} = (p_v - [v = y])\; x.
 # $$ (eq-output-gradient)
 #
-# A step goes against the gradient. So the right word's row moves in the direction of $x$, which raises its logit, and every other row moves the opposite way, the further, the higher the model rated its word. Let `fish` be right:
+# A step goes against the gradient. So the right word's row moves in the direction of $x$, which raises its logit. Every other row moves away from $x$, and the more so the more probable the model found its word. Let `fish` be right:
 
 # %%
 p = torch.tensor(list(scores.values())).softmax(dim=-1)
@@ -214,8 +214,6 @@ show(
 #
 # The loss needs the *logarithm* of one probability, and `F.cross_entropy` does softmax and logarithm in one step. In two steps, $e^{-200}$ would become 0, since it is too small for a float of 32 bits, and the logarithm of 0 is minus infinity.
 #
-# Nor is a softmax needed to find the most probable word, since that word has the largest logit.
-#
 # ### What one softmax too many breaks
 #
 # With a softmax in the model, everything still runs. But the loss takes the probabilities for logits and applies its own. Even a perfect answer is then only a logit of 1 among zeros:
@@ -236,7 +234,7 @@ print(f"twice: {F.cross_entropy(perfect.softmax(-1), right):.2f}")
 # - **As output.** A logit is a sum of 512 products. If the state's numbers have size 1 and the table's have size $s$, the logit has size $s\sqrt{512}$. For logits of size 1, $s$ must be $1/\sqrt{512} = 0.044$.
 # - **As input.** There the model expects numbers of size 1, so what comes out of the table is multiplied by $\sqrt{512} = 22.6$.
 #
-# "To match the positions", the usual explanation, is half an answer. The [positions](08_positional_encoding.ipynb#the-code) that are added next have a root mean square of $\sqrt{1/2} = 0.71$, and the words match them only if the table starts this way.
+# "To match the positions", the usual explanation, is half an answer. The [positions](08_positional_encoding.ipynb#the-code) that are added next have a root mean square of $\sqrt{1/2} = 0.71$, and the words match them only if the table's numbers start at $1/\sqrt{512}$.
 #
 # We compare three starts: tensor2tensor's, Glorot's (Xavier's) rule, which Harvard's *Annotated Transformer* ({cite:t}`rush2018annotated`) applies to all its matrices, and size 1, the default of `nn.Embedding`. For each we fill a table of 37,000 words and measure three numbers: the size of a word after the factor and the size of the logits, which should both be near 1, and the loss, which shouldn't be far above the 10.5 of a model that knows nothing (logits of size 1 cost half a nat). Which start will fail, and at which end?
 
@@ -261,7 +259,7 @@ for name, size in starts.items():
 #
 # With Glorot's rule, the 37,000 rows make the numbers tiny, $\sqrt{2 / 37{,}512} = 0.0073$. Even after the factor the word's share is $0.17^2 / (0.17^2 + 0.5)$, so the model reads 95% position and 5% word. In our [short training runs](../book/departures.md#the-model) this start costs about 0.3 nats per token.
 #
-# With size 1 and the factor, words drown the positions, and logits of size 22.6 make the softmax sure of words picked at random. With size 1 and no factor, the input is right, but the logits are still 22.6 times too large.
+# With size 1 and the factor, words drown the positions, and logits of size 22.6 make the softmax sure of words picked at random.
 #
 # ## The table doesn't come from word2vec
 #
@@ -292,8 +290,6 @@ if CHECKING:
 
 # %% [markdown]
 # Words that can stand in for each other get similar gradients, so their rows drift the same way. Meaning isn't all that counts, as the `skateboard` near the `guitar` shows.
-#
-# A word has the same row in every sentence; which `bank` is meant is worked out in the layers above, by attention.
 #
 # ## What to remember
 #

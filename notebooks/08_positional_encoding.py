@@ -163,7 +163,7 @@ def sinusoid(length: int, d_model: int) -> Tensor:
 
 
 # %% [markdown]
-# `torch.arange(0, d_model, 2)` is $2i$ already. Stacking gives (length, D / 2, 2), a sine and a cosine for each clock, and reshaping puts the pairs in a row.
+# `torch.arange(0, d_model, 2)` is $2i$ already.
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -280,7 +280,7 @@ for name, part in (("sine and cosine", table), ("sines alone", sines)):
     print(f"{name}: {products.min():.2f} to {products.max():.2f}")
 
 # %% [markdown]
-# Which of the two places comes first, the plain dot product doesn't tell. That needs a rotation between query and key, and learned $W^Q$ and $W^K$ can contain one.
+# The plain dot product doesn't tell which of the two places comes first. That needs a rotation between query and key, and learned $W^Q$ and $W^K$ can contain one.
 #
 # ## Why added, not concatenated?
 #
@@ -292,7 +292,7 @@ for name, part in (("sine and cosine", table), ("sines alone", sines)):
 # (x + p)\,W = x\,W + p\,W
 # $$ (eq-add)
 #
-# Adding is concatenating with one matrix, $W$, for both parts. That gives up some freedom, and it saves width: doubling $d_\text{model}$ would make every matrix of the model larger. The freedom is missed only where words and positions share directions. Fifty positions need few of them: 16 of the 512 directions hold 99% of their squares. That leaves nearly 500 directions for the words, and because their table is learned, training can move them there.
+# Adding is concatenating with one matrix, $W$, for both parts. That gives up some freedom, and it saves width: doubling $d_\text{model}$ would make every matrix of the model larger. That would matter only if words and positions needed the same directions. They needn't: 99% of what fifty positions are lies in 16 of the 512 directions. That leaves nearly 500 for the words, and because their table is learned, training can move them there.
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -411,7 +411,7 @@ if CHECKING:
     assert round(256 * math.log(50 / (2 * math.pi)) / math.log(10_000)) == 58
 
 # %% [markdown]
-# It does notice. A start at 25 raises the loss by 0.57, from 1.46 to 2.03. More than four in five German captions are over after 20 tokens, so in training the model met few words beyond, and it has learned the places themselves, not just distances.
+# It does notice: a start at 25 raises the loss by 0.57. More than four in five German captions are over after 20 tokens, so in training the model met few words beyond, and it has learned the places themselves, not just distances.
 #
 # ## What to remember
 #
@@ -419,7 +419,7 @@ if CHECKING:
 # - The sinusoids are clocks. In the base model a turn takes between 6.3 and 60,611 positions, however long sentences are.
 # - Sine and cosine together make a shift a rotation, the same at every position.
 # - Adding a position is like concatenating it and using one matrix for both parts.
-# - Sinusoids go on forever, but a model trained on short sentences can't follow.
+# - Sinusoids go on forever; our model, trained on short captions, does worse where it has never been.
 
 # %% [markdown]
 # ## Exercises

@@ -25,7 +25,7 @@ from annotated_transformer.feed_forward import FeedForward
 from annotated_transformer.multi_head_attention import MultiHeadAttention
 
 # %% [markdown]
-# Attention moves information between words; the feed-forward network, in this chapter *the network* for short, works within each word. Either is called a **sub-layer**. The paper's encoder alternates the two, six times over. The obvious way to build that is to hand the output of each sub-layer to the next one.
+# Attention and the feed-forward network, in this chapter *the network* for short, are called **sub-layers**. The paper's encoder alternates the two, six times over. The obvious way to build that is to hand the output of each sub-layer to the next one.
 #
 # Let's do just that. `random_stack` makes attentions and networks in turn, with random weights, [as they are before training](10_transformer.ipynb#how-weights-start). We send *the black cat likes fish* through it: five random vectors, as in an untrained table.
 
@@ -167,9 +167,7 @@ if CHECKING:
 # %% [markdown]
 # The columns are noun, verb, adjective, article, living, edible. `likes` is still a verb, 2 in the second column, and now also carries 0.76 of something living and 0.29 of something edible, so the next sub-layer can read that a cat and a fish are involved. Nothing was overwritten, because attention wrote into columns that `likes` had left empty. In 512 dimensions there is room for many to do so, and a sub-layer can even erase, by adding the negative of what is there.
 #
-# What is added must have the width of the stream. That's why each sub-layer ends in a matrix back to $d_\text{model}$, 512 in the base model, and why the embedding has 512 columns as well.
-#
-# The gradient benefits, too. The derivative of $x + f(x)$ is $1 + f'(x)$, so one path leads back to the start on which the gradient is multiplied by 1 at every step, however small $f'$ is.
+# The gradient benefits, too. The derivative of $x + f(x)$ is $1 + f'(x)$, so the gradient always has one way back on which nothing shrinks it, however small $f'$ is.
 #
 # ### What is still broken
 #
@@ -187,7 +185,7 @@ if CHECKING:
     assert 3000 < arriving(added_up) < 5000
 
 # %% [markdown]
-# Now everything explodes. Each sub-layer reads the sum and answers in proportion to it, so a larger stream brings larger outputs, and the state grows two hundredfold. The gradient, too, grows at each of them on its way down. A step that suits the last layer would destroy the first, so something has to keep the size in check.
+# Now everything explodes. Each sub-layer reads the sum and answers in proportion to it, so a larger stream brings larger outputs, and the state grows two hundredfold. The gradient also grows at each of them on its way down. A step that suits the last layer would destroy the first, so something has to keep the size in check.
 #
 # ## Layer normalization
 #
@@ -623,7 +621,7 @@ if CHECKING:
 #
 # ### Why the place of the norm matters
 #
-# In post-norm every update has a full say, but to make room for it, the norm shrinks all that came before. An update of size 0.7, the mean in our stack, shrinks the stream to $1/\sqrt{1 + 0.7^2} = 0.82$ of itself, and after 24 of them less than one percent is left of the embedding. In pre-norm nothing shrinks, but the stream grows, and so the deeper a layer is, the less its update counts: in our stack an update falls from more than half of the stream's size to less than a fifth.
+# In post-norm, each norm shrinks all that was added before, so that early contributions fade. An update of size 0.7, the mean in our stack, shrinks the stream to $1/\sqrt{1 + 0.7^2} = 0.82$ of itself, and after 24 of them less than one percent is left of the embedding. In pre-norm nothing shrinks, but the stream grows, and so the deeper a layer is, the less its update counts: in our stack an update falls from more than half of the stream's size to less than a fifth.
 
 # %% tags=["remove-cell"]
 if CHECKING:

@@ -91,12 +91,12 @@ show_drawing(
 #
 # $$
 # \begin{aligned}
-# M &= \text{Encoder}(\text{embed}(\text{source}) + P) \\
-# \text{logits} &= \text{Decoder}(\text{embed}(\text{target}) + P, M)\, E^\top
+# M &= \text{Encoder}(\text{embed}(\text{source})) \\
+# \text{logits} &= \text{Decoder}(\text{embed}(\text{target}), M)\, E^\top
 # \end{aligned}
 # $$ (eq-transformer)
 #
-# Here $\text{embed}$ looks each token up in the table $E$ and scales its row ([embeddings](07_embeddings.ipynb)), and the rows of $P$ are the [positions](08_positional_encoding.ipynb).
+# Here $\text{embed}$ looks each token up in the table $E$, scales its row ([embeddings](07_embeddings.ipynb)) and adds the vector of its [position](08_positional_encoding.ipynb).
 #
 # ### One configuration
 #
@@ -222,8 +222,6 @@ def preset(name: str, **changes: Any) -> TransformerConfig:
 
 # %% [markdown]
 # ### Parts from a configuration
-#
-# It's easy to forget a setting: a layer that isn't given `c.dropout` keeps its own default of 0.1, and a comparison "without dropout" then compares 0.1 with 0.1.
 
 
 # %% tags=["export"]
@@ -277,7 +275,7 @@ def make_decoder(c: TransformerConfig) -> Decoder:
 # \pm\sqrt{\frac{6}{\text{rows} + \text{columns}}}
 # $$ (eq-glorot)
 #
-# and biases start at 0. With twice the rows in place of the sum, a signal would keep its size on the way forward, and with twice the columns on the way back, so the sum is a compromise. The [embedding](07_embeddings.ipynb#why-multiply-by-the-square-root-of-) and the norms start by themselves.
+# and biases start at 0. To keep a signal's size on the way forward one would divide by twice the rows, and to keep the gradient's on the way back, by twice the columns; the sum is a compromise. The [embedding](07_embeddings.ipynb#why-multiply-by-the-square-root-of-) and the norms start by themselves.
 
 
 # %% tags=["export"]
@@ -293,7 +291,7 @@ def initialize(model: nn.Module) -> None:
 # %% [markdown]
 # ### From tokens to logits
 #
-# The masks follow from the tokens, so the caller need not think of them. The method `embed` is the formula's $\text{embed}(\dots) + P$, with dropout. With all its parts, this class is also [one file](../book/model.md), to be read from top to bottom.
+# The masks follow from the tokens, so the caller need not think of them. The method `embed` is the formula's, with dropout. With all its parts, this class is also [one file](../book/model.md), to be read from top to bottom.
 
 
 # %% tags=["export"]
@@ -550,7 +548,7 @@ def greedy_decode(
 
 
 # %% [markdown]
-# A sentence that has ended is filled with `<pad>` while others in the batch go on. Each has a limit of its own, so what is written for it is the same as if it were alone. (The [KV cache](19_decoding.ipynb#the-kv-cache) will spare the loop from computing every earlier position again.)
+# A sentence that has ended is filled with `<pad>` while others in the batch go on. (The [KV cache](19_decoding.ipynb#the-kv-cache) will spare the loop from computing every earlier position again.)
 #
 # ## The model learns to copy
 #
@@ -703,7 +701,7 @@ if CHECKING:
     assert abs(honest - log(26)) < 0.3 and forgotten < 0.2
 
 # %% [markdown]
-# After fifty steps, the loss has vanished on data that can't be predicted. When a loss falls too fast, suspect the shift first, and then [the causal mask](04_masks.ipynb#what-a-forgotten-causal-mask-costs).
+# After fifty steps, the loss has vanished on data that can't be predicted. When a loss falls too fast, suspect the shift and [the causal mask](04_masks.ipynb#what-a-forgotten-causal-mask-costs).
 #
 # ## What each part is worth
 #
@@ -816,7 +814,7 @@ if CHECKING:
 # %% [markdown]
 # Positions: they bring the largest step of the loss, and without them at most 37 of 100 sentences are right, with them 71. Without positions the source is a bag of words, so the models have to guess who chases whom, and guess differently from seed to seed. With positions, two seeds of three still write *The cat chases the dogs*. The next rung is a whole [layer](09_layers.ipynb#the-encoder-layer), which brings the norms, sub-layers that work one after the other, and an encoder, in which the source words look at one another. With it, both sentences are right from every seed.
 #
-# A part seldom comes alone, so we also trained rungs with one thing changed. Averages without their matrices have a loss of 0.97 instead of 0.58, and had we begun there, the step to attention would look like the largest of all. A third of what the four heads bring is due to the output matrix that comes with them. Of the one scaled table only the scale helps, since three scaled tables do no worse (0.27). And the padding mask changes nothing here, because these batches hold hardly any padding.
+# Some rungs add two things at once, so we also trained models that differ in only one. Averages without their matrices have a loss of 0.97 instead of 0.58, and had we begun there, the step to attention would look like the largest of all. A third of what the four heads bring is due to the output matrix that comes with them. Of the one scaled table only the scale helps, since three scaled tables do no worse (0.27). And the padding mask changes nothing here, because these batches hold hardly any padding.
 #
 # ## What to remember
 #
@@ -906,7 +904,7 @@ if CHECKING:
 # %% [markdown]
 # ### The loss before training is ln |V|
 #
-# A model that knows nothing has a loss near $\ln |V|$, 6.9 for 1,000 words. Look at it first in every run: if it's much higher, the start is wrong, and if it's much lower, the answer leaks. A little higher is fine, because untrained logits already spread. If their variance is $s^2$, the loss is about $\ln |V| + \frac12 s^2$: half a nat more with our start, from three layers on, and more than forty if the embedding starts at size 1, PyTorch's default. An untrained model of one layer, or with pre-norm, repeats the word it reads. That's why copying began at 5.50, and if the shift is forgotten, the first loss of such a model is already too good.
+# A model that knows nothing has a loss near $\ln |V|$, 6.9 for 1,000 words. Look at it first in every run: if it's much higher, the start is wrong, and if it's much lower, the answer leaks. A little higher is fine, because untrained logits already spread. If their variance is $s^2$, the loss is about $\ln |V| + \frac12 s^2$: half a nat more with our start, from three layers on, and more than forty if the embedding starts at size 1, PyTorch's default. An untrained model of one layer, or with pre-norm, repeats the word it reads. If the shift is forgotten, the first loss of such a model is already too good.
 
 # %% tags=["remove-cell"]
 if CHECKING:

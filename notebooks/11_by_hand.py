@@ -28,7 +28,7 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 #
 # Here $x$ holds the source words with their positions added, $t$ the words written so far with theirs, and $E$ is the table of word vectors. A real model has more layers and wider ones, but no other kind of step. Which word will be the runner-up to `fish`? And what will the model say if we take away the self-attention of its encoder?
 #
-# **The rule of the page.** Whatever you would write down is rounded to two decimals (0.005 becomes 0.01, and −0.005 becomes −0.01), and the next number is computed from what is written.
+# **The rule of the page.** Round every number that you write down to two decimals (0.005 becomes 0.01, and −0.005 becomes −0.01), and go on from the rounded one.
 #
 # To work on paper, print this page, or its <a href="#blank">blank sheets</a> with every result left empty. The same steps in a trained model, in any sentence, are on the page [Look inside](../book/inside.md).
 
@@ -194,7 +194,7 @@ if CHECKING:
 # %% [markdown]
 # ## The second head, and $W^O$
 #
-# Head 2 asks like [chapter 5's first](05_multi_head_attention.ipynb#why-several-heads): nouns look for a verb with strength 1, adjectives for a noun with 1, verbs for a noun with 1.5. New are the articles, which look for a verb with 1, and the value, how much of a verb a word is. `Fisch` is mostly a noun, 1.5, and a little verb, 0.5, so its query is $(1.5 \cdot 0.5,\; 1 \cdot 1.5) = (0.75, 1.50).$ A key is the "noun" and the "verb" of a word: `mag` gets the score $1.5 \cdot 2 / 1.41 = 2.13,$ `Fisch` itself 1.33 and `Katze` 1.06. The powers of $e$ are 8.41, 3.78, 2.89 and three times 1, together 18.08, so `mag` gets the weight $8.41 / 18.08 = 0.47.$ `Fisch` fetches $0.47 \cdot 2 + 0.21 \cdot 0.5 = 1.05.$
+# Head 2 asks like [chapter 5's first](05_multi_head_attention.ipynb#why-several-heads): nouns look for a verb with strength 1, adjectives for a noun with 1, verbs for a noun with 1.5. Two things are new: articles look for a verb, with 1, and the value is how much of a verb a word is. `Fisch` is mostly a noun, 1.5, and a little verb, 0.5, so its query is $(1.5 \cdot 0.5,\; 1 \cdot 1.5) = (0.75, 1.50).$ A key is the "noun" and the "verb" of a word: `mag` gets the score $1.5 \cdot 2 / 1.41 = 2.13,$ `Fisch` itself 1.33 and `Katze` 1.06. The powers of $e$ are 8.41, 3.78, 2.89 and three times 1, together 18.08, so `mag` gets the weight $8.41 / 18.08 = 0.47.$ `Fisch` fetches $0.47 \cdot 2 + 0.21 \cdot 0.5 = 1.05.$
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-hand-head-2", "caption": "What does head 2 find? Nouns and articles find the verb, the verb and the adjective find the nouns. A row may miss 1.00 by a few hundredths, since its shares are rounded one by one. $W^O$ has one row for each number that the heads hand over."}}
 tables(
@@ -399,7 +399,7 @@ if CHECKING:
 #
 # 1. The gradient at the logits is $p$ minus 1 at the right word: $g = (0.01, 0, 0.29, 0.04, -0.35).$
 # 2. The state gets $g E.$ For "edible", that is $-0.35 \cdot 1,$ since only `fish` has any. All eight are $(0, 0, 0.06, -0.10,$ $0, 0.02, -0.35, 0).$
-# 3. Now back through the norm. A change that only shifts all eight numbers of its input, or only stretches them, makes no difference to its output, so we subtract these two parts from the gradient. The part that shifts is the mean of the eight, −0.05. The part that stretches is $s$ for "edible", 1.27, times the mean of the eight products of gradient and $s$, −0.05. Then we divide by the deviation: $(-0.35 + 0.05 + 1.27 \cdot 0.05) / 0.96 = -0.25.$
+# 3. Now back through the norm. The norm undoes a shift of all eight numbers and a stretch of them, so neither can change the loss, and we subtract these two parts from the gradient. The part that shifts is the mean of the eight, −0.05. The part that stretches is $s$ for "edible", 1.27, times the mean of the eight products of gradient and $s$, −0.05. Then we divide by the deviation: $(-0.35 + 0.05 + 1.27 \cdot 0.05) / 0.96 = -0.25.$
 # 4. The weight was multiplied by the unit's 0.72, so its gradient is $-0.25 \cdot 0.72 = -0.18.$
 # 5. An update with learning rate 1 subtracts it, so the 2 becomes 2.18. Compute from there on again, and `fish` has 0.67: the loss falls from 0.43 to 0.40, by what the gradient predicted, $0.18 \cdot 0.18 = 0.03$.
 
@@ -424,7 +424,7 @@ if CHECKING:
 #
 # Do the package's own layers say the same, with nothing rounded?
 #
-# **Exercise 1. Write it first** (★★, 30 min). Build an `EncoderLayer` and a `DecoderLayer` of width 8, give them the weights of this page (`from book.by_hand import ...`; the names are those of the next cell), and ask for the probabilities of the next word. `nn.Linear` stores its matrix transposed.
+# **Exercise 1. Write it first** (★★, 30 min). Build an `EncoderLayer` and a `DecoderLayer` of width 8, give them the weights of this page (`from book.by_hand import ...`: `HEADS` and `W_O` for self-attention, `C_Q`, `C_K`, `C_V` and `C_O` for cross-attention, `W_1`, `b_1`, `W_2` and `U_1`, `c_1`, `U_2` for the networks; `x` and `t` are the rows below), and ask for the probabilities of the next word. `nn.Linear` stores its matrix transposed.
 
 # %%
 import torch
@@ -497,7 +497,6 @@ if CHECKING:
 #
 # - A layer multiplies matrices, takes one softmax in each head, sets negative numbers to zero inside the network, and adds and normalizes after each sub-layer.
 # - The encoder writes into the vector of a word what only the other words can tell, and the decoder's query asks for it.
-# - A decoder's step needs one row of queries; the earlier words are there as keys and values.
 # - The gradient starts as "probability minus 1 for the right word" and runs back through the same numbers.
 #
 # ## Exercises

@@ -168,7 +168,7 @@ if CHECKING:
     )
 
 # %% [markdown]
-# But attention's real rival was not a recurrence as simple as ours. Google's translator of 2016 used LSTMs {cite:p}`hochreiter1997long`, with eight matrices where ours has two. Complete layer against complete layer, attention multiplies less if
+# But attention's real rival was not a recurrence as simple as ours. Google's translator of 2016 used LSTMs {cite:p}`hochreiter1997long`, with eight matrices where ours has two. Compared with a whole LSTM layer, attention with its projections multiplies less if
 #
 # $$
 # 4 n d^2 + 2 n^2 d < 8 n d^2, \quad \text{that is,} \quad n < 2d.
@@ -242,22 +242,22 @@ if CHECKING:
     assert all(complete[n] > convolution[n] for n in complete)
 
 # %% [markdown]
-# By the formula, bare attention and recurrence cost the same at $n = d = 512$; by the clock, recurrence takes nearly ten times as long. It stays slower up to some 4,700 words (interpolated), because a vector times a matrix reads each weight for a single multiplication, while a matrix times a matrix reads it once for many. Python isn't to blame: PyTorch's `nn.RNN`, with its loop in C++, takes the same time to within 20%. And all this is one thread, before anything has been done in parallel.
+# By the formula, bare attention and recurrence cost the same at $n = d = 512$; by the clock, recurrence takes nearly ten times as long. It stays slower up to some 4,700 words (interpolated), because a recurrent step fetches each weight from memory to use it once, while a matrix product fetches it once and uses it for many words. Python isn't to blame: PyTorch's `nn.RNN`, with its loop in C++, takes the same time to within 20%. And all this is one thread, before anything has been done in parallel.
 #
-# But a convolution is faster than attention with projections at every length, so time on one thread isn't the argument either. And attention has a price: each head keeps $n \times n$ weights, nearly 17 million of them at $n = 4{,}096$, in every layer and for every sentence. FlashAttention {cite:p}`dao2022flashattention` computes them anew in the backward pass [instead of keeping them](26_speed.ipynb#attention-without-the-matrix), but the multiplications remain.
+# But a convolution is faster than attention with projections at every length, so time on one thread isn't the argument either. And attention has a price: each head keeps $n \times n$ weights, nearly 17 million of them at $n = 4{,}096$, in every layer and for every sentence. (Keeping them [can be avoided](26_speed.ipynb#attention-without-the-matrix), multiplying can't.)
 #
 # ## Steps in a row
 #
 # With enough processors, a layer takes as long as its longest chain of operations that wait for one another. You can read the chain off our three functions: two matrix products in a row for bare attention and four with projections, at any length; in `recurrent`, each `states[-1] @ U` waits for the one before, so $n$.
 #
-# This column of Table 1 is the better reason: in training, every layer reads all 25,000 source tokens of one of the paper's batches at once, however long the sentences are. It doesn't help where the words don't exist yet: a Transformer that *writes* needs one step for each word, as a recurrent network does.
+# This column of Table 1 is the better reason: in training, every layer reads all words of all sentences of a batch at once, where a recurrence takes as many steps as the longest sentence has words. It doesn't help where the words don't exist yet: a Transformer that *writes* needs one step for each word, as a recurrent network does.
 #
 # The last column, the path between two words, is the other reason, and [chapter 2](02_before_attention.ipynb) has told it: a recurrent layer passes a signal through $n$ steps, a stack of convolutions through several layers, and attention through one step at any distance. Convolutions have few steps in a row, too; what they lack is the short path.
 #
 # ## What to remember
 #
 # - By count, bare attention beats recurrence for $n < d$; with projections against an LSTM, for $n < 2d$.
-# - At the length of sentences every complete layer costs about $n d^2$, so counting operations settles nothing.
+# - At the length of sentences every complete layer costs a few times $n d^2$, so counting operations settles nothing.
 # - What decides is that all positions are computed at once, and that any two words are one step apart.
 # - The price is $n^2$: first in memory, and for long inputs in time.
 #

@@ -242,7 +242,7 @@ for pair in pairs[1:3]:
     print(f"{pair.source}\n    {pair.target}")
 
 # %% [markdown]
-# If German and English had the same order, the alignment would be a diagonal. How far from one can it be?
+# If German and English had the same order, the alignment would be a diagonal. How far does it stray from one?
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-alignment", "caption": "Which German word became which English one? Each box is a link of the gold alignment. The German verb `ruft` ... `an` is in two places, and so is the English `does` ... `call`: four links. After the comma, which has no partner, `hilft` waits for the end of its clause."}}
 style()
@@ -262,7 +262,7 @@ show_plot(
 )
 
 # %% [markdown]
-# [Attention maps](21_attention_maps.ipynb#word-alignment-by-cross-attention) will hold such a picture beside the attention of a trained model and ask whether it looks at the *right* word. For real text only programs that make mistakes of their own could tell; here we know.
+# With such a picture one can ask [whether a trained model looks at the *right* word](21_attention_maps.ipynb#word-alignment-by-cross-attention). For real text only programs that make mistakes of their own could tell; here we know.
 #
 # How many pairs could a word-by-word translator get right? At most those whose alignment is a plain diagonal. One in three? One in ten?
 
@@ -310,8 +310,6 @@ for name in ("val", "test_2016_flickr"):
 
 # %% [markdown]
 # That's clean enough. If you split data of your own by shuffling and cutting, [the chapter on corpora](28_corpus.ipynb#put-aside-and-nothing-of-it-learned) has a surprise.
-#
-# And how many *words* of the new captions are not in train? [The next chapter](14_tokenization.ipynb#words-as-tokens) counts them.
 #
 # ## What to remember
 #

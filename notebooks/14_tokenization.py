@@ -72,7 +72,7 @@ print(*missing[:4], sep="\n")
 #
 # ## Letters as tokens
 #
-# The other extreme is to number letters, or the bytes that a file stores for them. Then hardly a letter is unknown, and never a byte, and the vocabulary is tiny. But the German validation captions have 12.9 words on average, and 73.9 bytes. So in character-level translation a caption is 5.7 times as long, the encoder's attention has $5.73^2 = 33$ times as many weights, and the model must spend layers on finding out that `H`, `u`, `n` and `d` belong together.
+# The other extreme is to number letters, or the bytes that a file stores for them. Then hardly a letter is unknown, and never a byte, and the vocabulary is tiny. But the German validation captions have 12.9 words on average, and 73.9 bytes. So byte by byte a caption is 5.7 times as long, the encoder's attention has $5.73^2 = 33$ times as many weights, and the model must spend layers on finding out that `H`, `u`, `n` and `d` belong together.
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -206,7 +206,7 @@ def merge_pair(symbols, pair):
 print(merge_pair(tuple("fishing"), ("i", "s")), merge_pair(tuple("aaa"), ("a", "a")))
 
 # %% [markdown]
-# Step three: again. Now `is` is a symbol like any other and may be part of the next pair. Where two pairs are equally frequent, any fixed rule will do; ours prefers the older symbols, and of the letters those first in the alphabet.
+# Step three: again. Now `is` is a symbol like any other and may be part of the next pair. Where two pairs are equally frequent, any fixed rule will do. Ours takes the pair whose symbols came first: letters by the alphabet, then merges as they were learned.
 
 
 # %%
@@ -382,7 +382,7 @@ def train_bpe(texts: Iterable[str | Pair], vocabulary_size: int) -> str:
 # %% [markdown]
 # ### A tokenizer is part of the model
 #
-# Say that 1,207 was the number of `Hund` in training. With another vocabulary the same number means something else, and fluent nonsense comes out. So always keep the tokenizer [with the model](A_files.ipynb#saving-and-loading) that was trained with it. `read_bpe` takes any JSON of the library that has our reserved entries. A text that contains the four characters `</s>` must not turn into one of them; `encode_special_tokens = True` prevents it, and means the opposite of what it seems to say.
+# Say that 1,207 was the number of `Hund` in training. With another vocabulary the same number means something else, and fluent nonsense comes out. So always keep the tokenizer [with the model](A_files.ipynb#saving-and-loading) that was trained with it. A text that contains the four characters `</s>` must not turn into one of them; `encode_special_tokens = True` prevents it, though its name seems to say the opposite.
 
 
 # %% tags=["export"]
@@ -494,7 +494,7 @@ if CHECKING:
 # %% [markdown]
 # A German caption has 74 tokens in bytes and 17 with 4,000 entries. Going from 8,000 to 16,000 saves one token more. In a model of width 256 those last 8,000 entries would cost two million parameters, and nearly nine in ten of them occur fewer than ten times in the training captions, too seldom to learn what they mean. For these captions a few thousand entries are plenty.
 #
-# Learn a vocabulary from the training part alone. One that has seen the validation captions, too, knows all their words, but not those of the next sentence that somebody types. The slip is easily made: [`build_vocabulary`](https://github.com/harvardnlp/annotated-transformer) in Harvard's Annotated Transformer {cite:p}`rush2018annotated` of 2022 counts training, validation and test captions together.
+# Learn a vocabulary from the training part alone. One that has seen the validation captions, too, knows all their words, but not those of the next sentence that somebody types.
 #
 # ## What to remember
 #

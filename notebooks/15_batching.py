@@ -140,7 +140,7 @@ if CHECKING:
 #
 # With 1,024 tokens, enough for this small corpus, these are 128 captions of length 8, and 16 of the longest, with $S = 61$ and $T = 50$. What the encoder keeps in memory grows with $B \, S$ and what the decoder keeps with $B \, T$. Because the formula divides by the longer side, neither goes over the limit.
 #
-# So a good batch has sentences of about equal length, and about as many tokens as every other. We first make the tensors, and then choose what goes into them.
+# So a good batch has sentences of about equal length, and about as many tokens as every other.
 #
 # ## From pairs to arrays
 #
@@ -260,7 +260,7 @@ if CHECKING:
 #
 # ## Neighbors along a line
 #
-# Which sentences should share a batch? An example has two lengths, so it is a point in a plane, and we need one line through all points on which neighbors have nearly the same two lengths. We sort by the longer side first, the *width* $w = \max(S, T)$, because {eq}`eq-rows` divides by it. Among examples of one width we sort by the difference $T - S$: upwards in one width, downwards in the next, so that the line goes back and forth like a snake.
+# Which sentences should share a batch? Each example is a point $(S, T)$ in a plane, and we need one line through all points on which neighbors have nearly the same $S$ and nearly the same $T$. We sort by the longer side first, the *width* $w = \max(S, T)$, because {eq}`eq-rows` divides by it. Among examples of one width we sort by the difference $T - S$: upwards in one width, downwards in the next, so that the line goes back and forth like a snake.
 #
 # All of this is a sort by one number for each example. With $W$ for the widest of all, it is
 #
@@ -387,9 +387,9 @@ if CHECKING:
     assert 0.95 < useful_share(groups) < 0.96
 
 # %% [markdown]
-# 97% of the work is done on tokens, where padding to 72 had 23%. Of the pairs of captions that share a batch, only 13% share one again in the next epoch. A larger budget spans more lengths, hence the 95% for 4,096; a larger corpus fills it better.
+# 97% of the work is done on tokens, where padding to 72 had 23%. Of the pairs of captions that share a batch, only 13% share one again in the next epoch. A larger batch spans more lengths, so 4,096 reaches only 95%; a larger corpus has more sentences of each length.
 #
-# Each example is in the plan exactly once. A loop that draws its sentences at random, with replacement, can't promise that: in $N$ draws from $N$ sentences it misses a given one with the chance $(1 - 1/N)^N \approx 1/e = 37\,\%$.
+# Each example is in the plan exactly once.
 #
 # ## From the plan to the batches
 #
@@ -461,7 +461,7 @@ if CHECKING:
 #
 # ### Why pad on the right?
 #
-# [Positions](08_positional_encoding.ipynb#adding-positions-in-code) are added by column. With padding on the left, the first word would be in column 0 in one batch and in column 9 in another. Language models without an encoder are padded on the left when they write, so that all texts end in the same column. Our decoder always begins anew, at `<s>`.
+# [Positions](08_positional_encoding.ipynb#adding-positions-in-code) are added by column. With padding on the left, the first word would be in column 0 in one batch and in column 9 in another.
 #
 # ### Why not pack several sentences into one row?
 #

@@ -9,7 +9,7 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 #
 # This chapter sets the learning rate of each training step: it rises in a straight line, then falls as one over the square root of the step (section 5.3 of the paper).
 #
-# A learning rate is a single number, and the obvious thing is to choose it once and leave it alone. We try that first, at three rates. One of the runs fails in an instructive way, and the rest of the chapter finds out why.
+# A learning rate is a single number, and the obvious thing is to choose it once and leave it alone. We try that first, at three rates.
 #
 # ## What a constant rate does
 #
@@ -263,7 +263,7 @@ if CHECKING:
     assert abs(lengths[0] - 1) < 1e-6 and lengths[-1] < 0.26
 
 # %% [markdown]
-# How much worse is that than a later step? Suppose there is nothing to learn, because each gradient is random with mean zero. In the first step, noise still moves each weight as far as the clearest signal would. Later most of it cancels: an average with this memory spreads by about $\sqrt{(1 - \beta_1)/(1 + \beta_1)} = 0.23$ of what a single gradient does.
+# How much worse is that than a later step? Suppose there is nothing to learn, because each gradient is random with mean zero. In the first step, noise still moves each weight as far as the clearest signal would. Later most of it cancels: averaged over this memory, noise shrinks to about $\sqrt{(1 - \beta_1)/(1 + \beta_1)} = 0.23$ of a single gradient's.
 #
 # And the gradients themselves say least at the start. A fresh model has a loss of nearly 7, and knowing the frequencies alone would bring it down to 4.64. So the first gradients mostly say one thing, and the same at every position: make the frequent tokens more probable. This fits the bold run, whose encoder ended up with the same vector at every position.
 #
@@ -380,7 +380,7 @@ show(
 )
 
 # %% [markdown]
-# The run with the warm-up may take long steps in the middle, because it didn't take them at the start. So the warm-up rescues a bold rate. It doesn't show that a bold rate beats a tame one: from this one seed, it ends level with the constant 0.001. But it spent two thirds of its steps on the way up, where a longer run spends a small part of them.
+# The run with the warm-up may take long steps in the middle, because it didn't take them at the start. So the warm-up rescues a bold rate. It doesn't show that a bold rate beats a tame one: from this one seed, it ends level with the constant 0.001. But two thirds of its steps were warm-up; in a long run that is a small part.
 #
 # ## Why does a Transformer need a warm-up?
 #

@@ -12,7 +12,7 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 #
 # In 100,000 updates of 25,000 target tokens, the paper's base model reads each of its 4.5 million pairs (of some 28 tokens) about twenty times, and its 63 million weights could store a good part of them. Would anybody notice? What has been learned by heart lowers the training loss just as well as what has been understood.
 #
-# The paper has two remedies, and both are odd: one breaks what the layers say to each other, the other gives the model labels that are slightly wrong. They need nothing from each other, so this chapter has two halves.
+# The paper has two remedies, and both are odd: one breaks what the layers say to each other, the other gives the model labels that are slightly wrong.
 #
 # ## Dropout
 #
@@ -243,7 +243,7 @@ for lead in (2, 5, 10, 15):
     print(f"{lead:2} above 999 others: probability {p:.4f}, loss {-math.log(p):.4f}")
 
 # %% [markdown]
-# Even at 96% the loss still pays for more. Yet there is seldom one right word. After *the black cat*, the training text happens to have `likes`, where `loves` would do as well. A model that bets everything on the one has learned an accident.
+# Even at 96%, more certainty still lowers the loss. Yet there is seldom one right word. After *the black cat*, the training text happens to have `likes`, where `loves` would do as well. A model that bets everything on the one has learned an accident.
 #
 # **Label smoothing** takes a share $\epsilon$ of the probability from the right word $y$ and deals it out evenly to all $|V|$ words of the vocabulary. The bracket is 1 for the right word and 0 for all others:
 #
@@ -403,7 +403,7 @@ if CHECKING:
     assert abs(-(small * small.log()).sum() - 1.15) < 0.005
 
 # %% [markdown]
-# By its perplexity, the model that says 99.99% is the best one; by the smoothed loss it is worse than even the one that says 50%, because it said more than it was asked to say. So smoothing costs perplexity, in the paper 4.92 instead of 4.67 (Table 3, row D). And two smoothed losses can be compared only if vocabulary and $\epsilon$ are the same; for perplexities the same vocabulary is enough.
+# By its perplexity, the model that says 99.99% is the best one; by the smoothed loss it is worse than even the one that says 50%, because it is surer than its labels are. So smoothing costs perplexity, in the paper 4.92 instead of 4.67 (Table 3, row D). And two smoothed losses can be compared only if vocabulary and $\epsilon$ are the same; for perplexities the same vocabulary is enough.
 #
 # ### What smoothing does to a model
 #
@@ -435,7 +435,7 @@ if CHECKING:
 #
 # ### The loss as a module
 #
-# For training, model and loss are put into one module. The decoder reads the target without its last token, and the labels are the target [without its first](10_transformer.ipynb#the-target-shifted-by-one). Logits are computed only where the label is a real word, which saves work, because the matrix that makes them is the largest of the model.
+# For training, model and loss are put into one module. The decoder reads the target without its last token, and the labels are the target [without its first](10_transformer.ipynb#the-target-shifted-by-one). Logits are computed only where the label is a real word.
 
 
 # %% tags=["export"]

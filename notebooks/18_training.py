@@ -107,7 +107,7 @@ def train_simply(model, stream, steps, report):
 # %% [markdown]
 # `SmoothedLoss` returns a sum, so we divide it by the number of tokens. The peak of the rate is well below [the one that broke a small model](16_schedule.ipynb#what-a-constant-rate-does).
 #
-# The model is `tiny`, without dropout. (Our base model has 63.05 million parameters, 44 times as many.)
+# The model is `tiny`, without dropout.
 
 # %%
 pairs, val, test = (multi30k(name) for name in ("train", "val", "test_2016_flickr"))
@@ -200,7 +200,7 @@ for line in checks:
 print("reference:", val[2].target)
 
 # %% [markdown]
-# At step 250, soon after our run stops, the model writes English of a kind: it repeats itself and has taken little more from the German than the boy and the woman. At 2,000 the sentence is a translation.
+# At step 250, soon after our run stops, the model writes English of a kind: it repeats itself and has taken from the German little more than a boy, a woman and that somebody sits. At 2,000 the sentence is a translation.
 #
 # ## Captions it has never seen
 #
@@ -241,7 +241,7 @@ for last, score in found["averages"].items():
     print(f"mean of the last {last}: BLEU {score:.1f}")
 
 # %% [markdown]
-# All three means beat the last checkpoint, so a gain is likely; but this is one run and 200 captions, and late in it the score on 100 captions moves by up to 2.8 points from one validation to the next, so its size is open.
+# All three means beat the last checkpoint. But they share checkpoints, and the last one may be an unlucky one: late in this one run, the score on 100 captions moves by up to 2.8 points from one validation to the next. So the size of the gain is open.
 #
 # The rest of the chapter makes the loop fit for real work.
 #
@@ -404,7 +404,7 @@ class TrainingConfig:
 # %% [markdown]
 # ## Whether it gets better
 #
-# The training loss falls even when a model [learns its sentences by heart](17_regularization.ipynb#learning-by-heart). So now and then we measure on pairs that it doesn't learn from, without dropout and without smoothing, though still with the right words as input. The exponential of this **validation loss** is the perplexity.
+# The training loss falls even when a model [learns its sentences by heart](17_regularization.ipynb#learning-by-heart). So now and then we measure on pairs that it doesn't learn from, without dropout and without smoothing, though each word is still predicted after the reference's own beginning. The exponential of this **validation loss** is the perplexity.
 
 
 # %% tags=["export"]

@@ -301,7 +301,7 @@ if CHECKING:
 #
 # ### A hypothesis that ends
 #
-# Nothing was ever trained to follow `</s>`, so a hypothesis that has written it must not grow. In our search it keeps its place in the beam, which leaves fewer for the others. (The authors' search [frees the place](../book/departures.md#decoding).)
+# The model was never trained to go on after `</s>`, so a hypothesis that has written it must not grow. In our search it keeps its place in the beam, which leaves fewer for the others. (The authors' search [frees the place](../book/departures.md#decoding).)
 #
 # ## Why do searches prefer short sentences?
 #
@@ -462,7 +462,7 @@ class Cache:
 # %% [markdown]
 # ### When hypotheses change places
 #
-# Say a beam of 3 holds *the cat*, *a dog* and *one bird*, and the best continuations are *the cat sat*, *the cat ran* and *one bird flew*. Now *the cat ran* needs the keys and values of *the cat*, where those of *a dog* are stored. So `keep` gathers the rows of the parents, here 0, 0 and 2. What happens without it is exercise 3.
+# Say a beam of 3 holds *the cat*, *a dog* and *one bird*, and the best continuations are *the cat sat*, *the cat ran* and *one bird flew*. Now *the cat ran* needs the keys and values of *the cat*, where those of *a dog* are stored. So `keep` gathers the rows of the parents, here 0, 0 and 2.
 #
 # ### One word through the decoder
 #

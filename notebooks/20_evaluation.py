@@ -351,7 +351,7 @@ if CHECKING:
 # %% [markdown]
 # In characters the same outputs get 24 points more, because a run of four is often a piece of one word and matches without any phrase being right. `<s>` and `</s>` give away two words that can't be wrong.
 #
-# Teacher forcing misleads most, because its score looks like the honest one although nothing was translated: whatever the model says, the decoder goes on with the reference, and the result isn't even English. Two differences happen to cancel. Fewer words are right, 70.5% instead of 74.1%, but the reference sets the length, so there is no brevity penalty, which costs the real outputs 3.6%.
+# Teacher forcing misleads most. Its score looks like the honest one, yet nothing was translated: whatever the model says, the decoder goes on with the reference, and the result isn't even English. Two differences happen to cancel. Fewer words are right, 70.5% instead of 74.1%, but the reference sets the length, so there is no brevity penalty, which costs the real outputs 3.6%.
 #
 # ### Why never to compare tokenized BLEU
 #
@@ -471,7 +471,7 @@ if CHECKING:
     assert 3.5 < unpaired / paired < 5
 
 # %% [markdown]
-# The beam of 4 is ahead by a full point, with an interval far from zero; the larger $\alpha$ is ahead by 0.4, and in the run shown its interval just leaves zero out. We choose both, and only then score the test captions with them:
+# The beam of 4 is ahead by a full point, with an interval far from zero; the larger $\alpha$ is ahead by 0.4, and in the run shown its interval just leaves zero out. We choose both, and score the test captions with them:
 #
 # :::{margin}
 # Without pairing, the difference would swing four times as widely.

@@ -86,7 +86,7 @@ if CHECKING:
     assert [round(weight.item(), 2) for weight in told] == [0.98, 0.81, 0.53, 0.5]
 
 # %% [markdown]
-# In layer 3 one reads a dictionary off the diagonal: `cat` looks at `Katze` with 0.98 of its weight, `likes` at `mag` with 0.81. In layer 1 `cat` looks at `schwarze` and `fish` at `mag`, each at the word that has been translated already. By one map the translator looks up its words, and by the other it doesn't.
+# In layer 3 one reads a dictionary off the diagonal: `cat` looks at `Katze` with 0.98 of its weight, `likes` at `mag` with 0.81. In layer 1 `cat` looks at `schwarze` and `fish` at `mag`, each at the word that has been translated already. Judged by layer 3 the translator looks up its words; judged by layer 1 it doesn't.
 #
 # The paper ends with three pages of such pictures, which seem to let us watch a network think. But even this small model has 36 heads, and among so many maps some look meaningful by chance. So we ask four questions, of which a picture answers only the first:
 #
@@ -280,7 +280,7 @@ show_steps(
 )
 
 # %% [markdown]
-# A *diagonal* keeps a fixed distance. A *column* is one token that everyone looks at, mostly an [attention sink](#why-does-everyone-look-at-s-attention-sinks). In cross-attention, head 4 of layer 1 is a perfect diagonal one step late; we'll meet it again.
+# A *diagonal* keeps a fixed distance. A *column* is one token that everyone looks at, mostly an [attention sink](#why-does-everyone-look-at-s-attention-sinks). In cross-attention, head 4 of layer 1 is a perfect diagonal one step late.
 #
 # ## Word alignment by cross-attention
 #
@@ -511,7 +511,7 @@ show(
     alt=f"The five heads that align cost most, up to {records[0]['cost']:.2f} nats per token. The intervals of {unclear} of 36 heads reach below zero.",
 )
 # %% [markdown]
-# Compare that with your guess. The four heads that cost most are among the five that align. The fifth of these costs about as much as a head of the decoder's self-attention.
+# Compare that with your guess. The four heads that cost most are among the five that align. The fifth aligner costs no more than some head of the decoder's self-attention.
 #
 # :::{margin}
 # Of 36 such intervals, one or two miss the truth by chance.

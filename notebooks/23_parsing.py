@@ -93,11 +93,11 @@ ours = "S", [subject, predicate]
 print(*linearize(ours))
 
 # %% [markdown]
-# {cite:t}`vinyals2015grammar` called this "Grammar as a Foreign Language", and the Transformer's authors follow them to show that their model isn't a machine for translation alone. Vinyals and his colleagues leave the words out, since the third tag can only mean the third word. We write them all the same, because a word in the output tells the model which word it has come to. [Further down](#do-the-words-help) we see what that is worth.
+# {cite:t}`vinyals2015grammar` called this "Grammar as a Foreign Language", and the Transformer's authors follow them to show that their model isn't a machine for translation alone. Vinyals and his colleagues leave the words out, since the third tag can only mean the third word. We write them all the same, because a word in the output tells the model which word it has come to. ([What that is worth](#do-the-words-help).)
 #
 # ## Back to a tree
 #
-# Reading the symbols needs a stack of the brackets that are open. What a model writes need not be a tree, so the function can say no. It passes over the words, because the tags come in the same order.
+# Reading the symbols needs a stack of the brackets that are open. What a model writes need not be a tree; then `restore` returns None. It passes over the words, because the tags come in the same order.
 
 
 # %%

@@ -249,7 +249,7 @@ if CHECKING:
     assert reached < by_frequency - 1.5
 
 # %% [markdown]
-# The exponential of the loss, the **perplexity**, is the number of equally probable tokens among which one would be just as unsure: for the model some thirty, where frequencies alone leave some three hundred open. It will never be sure, because the next word of a caption can't be known. After `A man in a`, many go on with a color, and nothing says which.
+# The exponential of the loss, the **perplexity**, says how many equally probable tokens would leave one just as unsure: for the model some thirty, where frequencies alone leave some three hundred open. It will never be sure, because the next word of a caption can't be known. After `A man in a`, many go on with a color, and nothing says which.
 #
 # ## Writing, with a cache
 #
@@ -331,7 +331,7 @@ if CHECKING:
     assert sum(text.startswith(("A", "Two", "The")) for text in cool) >= 8, cool
 
 # %% [markdown]
-# Neither caption belongs to a picture. They are what two layers and a table have kept, after a minute and a half, of the captions of 29,000 pictures.
+# Neither caption belongs to a picture. They are what two layers and a table have kept of the captions of 29,000 pictures.
 #
 # ## What a prompt is
 #

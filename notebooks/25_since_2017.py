@@ -261,7 +261,7 @@ show(
 # %% [markdown]
 # Pre-norm, SwiGLU and all five changes together, with two stacks or one, lower the loss clearly. RMSNorm, missing biases and shared keys can't be told from no change at all, and none of them was meant to lower it: they are there for time, stability and memory.
 #
-# Rotation seems to lower the loss, too, by an interval that just holds zero. But leaving out the sinusoids without any replacement already brings a good part of that, and clearly: the causal mask [tells the decoder something about the order](08_positional_encoding.ipynb#doesnt-the-causal-mask-tell-the-order), and the words have the stream to themselves. Do the distances that rotation brings add anything?
+# Rotation seems to lower the loss, too, by an interval that just holds zero. But leaving out the sinusoids without any replacement already brings a good part of that, and clearly. Two reasons are likely: the causal mask [tells the decoder something about the order](08_positional_encoding.ipynb#doesnt-the-causal-mask-tell-the-order), and the words have the stream to themselves. Do the distances that rotation brings add anything?
 
 # %%
 mean, half = gain("rotary positions", against="no positions")
@@ -311,7 +311,7 @@ if CHECKING:
 # %% [markdown]
 # ## A model of today's kind
 #
-# Now everything together, made of PyTorch's parts. From the book come only `split_heads`, `merge_heads` and the `rotate` from above.
+# Everything together, made of PyTorch's parts. From the book come only `split_heads`, `merge_heads` and the `rotate` from above.
 #
 # **Exercise 1. Write it first** (★★, 30 min). Before you read on, write `Block` from {eq}`eq-today` and the settings at the top, with `nn.Linear`, `nn.RMSNorm` and `F.scaled_dot_product_attention`. By hand: how many parameters has one block of Llama 3 8B?
 
@@ -536,7 +536,7 @@ for heads, size in ((64, 20), (8, 2.5)):
 #
 # ### Where to go from here
 #
-# Most of these changes came without a theory. What they share is that each is simple, costs next to nothing, and was still good when everything else had become a hundred times larger. Newer models go on:
+# Newer models go on:
 #
 # - **Mixtures of experts.** Each token chooses a few of many feed-forward networks, so the weights grow and the work per token hardly does. Mixtral of 2023 chooses two of eight, DeepSeek-V3 eight of 256.
 # - **Norms in attention.** *QK-norm* puts an RMSNorm on queries and keys so that scores can't explode (OLMo 2, Qwen3).

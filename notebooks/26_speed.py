@@ -191,7 +191,7 @@ print("S =", (4 * d**2 + 8 * d**2) // (2 * d))
 #
 # A GPU must fetch numbers before it can compute with them. The memory of an H100 delivers $3.35 \cdot 10^{12}$ bytes per second (data sheet), and while one byte arrives, the card could do 295 operations. Which **kernels**, the programs that each do one operation on the GPU, have that much to do?
 #
-# Divide the operations of a kernel by the bytes that it reads and writes: its **arithmetic intensity**. Adding two vectors of fp32 numbers moves 12 bytes for each operation. A product of $N$ rows with a matrix of $d$ by $d$ makes $2 N d^2$ operations from $2 \, (2 N d + d^2)$ bytes, in 16 bits; with many rows that is $d / 2$ for each byte, or 256 in the base model. A kernel can't be faster than the peak, nor than its intensity times the bytes per second. These two limits make a **roofline** ({cite:t}`williams2009roofline`), and every kernel is a point below it.
+# Divide the operations of a kernel by the bytes that it reads and writes: its **arithmetic intensity**. Adding two vectors of fp32 numbers moves 12 bytes for each operation. A product of $N$ rows with a matrix of $d$ by $d$ makes $2 N d^2$ operations from $2 \, (2 N d + d^2)$ bytes, in 16 bits; with many rows that is $d / 2$ for each byte, or 256 in the base model. A kernel's speed has two limits: the peak, and its intensity times the bytes per second. They make a **roofline** ({cite:t}`williams2009roofline`), and every kernel is a point below it.
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-roofline", "caption": "Which kernels compute, and which only move numbers? Kernels of a training step on an H100 below its roof: the slope is what its memory delivers, the flat part its peak. The times are from the profile in the log; operations and bytes are computed, as if each kernel read its inputs and wrote its results once."}}
 BYTES = 3.35e12  # per second, of an H100 with HBM3, from the data sheet
@@ -382,7 +382,7 @@ def chunked_loss(
 
 
 # %% [markdown]
-# The first three lines are the smoothing. With $q$ from {eq}`eq-smooth`, the loss is the plain one plus $\epsilon\, (z_y - \bar z)$, which is $\epsilon$ times the lead of the right logit over the mean of all. That mean is the state's product with the mean row of the table, so smoothing needs no other logits, and no more passes over those of a chunk.
+# The first three lines are the smoothing. It asks only how far the right logit is above the mean of all: with $q$ from {eq}`eq-smooth`, the loss is the plain one plus $\epsilon\, (z_y - \bar z)$, which is $\epsilon$ times the lead of the right logit over the mean of all. That mean is the state's product with the mean row of the table, so smoothing needs no other logits, and no more passes over those of a chunk.
 #
 # The last lines take the gradient past the cut. The backward passes in the loop don't reach the rest of the model. But the gradient of $\sum_i g_i h_i$ with respect to $h$ is $g$, so we add this sum to the loss, and subtract it again without a gradient: the value stays, and the gradient is the one we know.
 

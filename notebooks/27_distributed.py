@@ -463,7 +463,7 @@ def gather_texts(texts: list[str]) -> list[list[str]]:
 # %% [markdown]
 # ## How fast it can be
 #
-# Do twice as many GPUs train on twice as many tokens per second? If the batch grows with their number (**weak scaling**), nearly. If the batch stays the same (**strong scaling**), there is a limit. Of the paper's 25,000 positions, each of eight GPUs gets 3,125. One H200 needs [62 ms for a step of base of that size, and 65 for the whole batch](26_speed.ipynb#when-a-gpu-waits-for-the-program), so more H200s would gain next to *nothing*. (On an H100 so small a batch wasn't measured.) What would help is a batch that keeps each of them busy: 400,000 positions on 32 H200s would come to some 11 times the speed of one, if the exchange cost nothing. As in Amdahl's law, what doesn't shrink with the number of GPUs decides in the end.
+# Do twice as many GPUs train on twice as many tokens per second? If the batch grows with their number (**weak scaling**), nearly. If the batch stays the same (**strong scaling**), there is a limit. Of the paper's 25,000 positions, each of eight GPUs gets 3,125. One H200 needs [62 ms for a step of base of that size, and 65 for the whole batch](26_speed.ipynb#when-a-gpu-waits-for-the-program), so more H200s would gain next to *nothing*. (On an H100 so small a batch wasn't measured.) What helps is a batch that keeps each of them busy. With 50,000 positions on each of eight H200s a step takes 105 ms, where one would need four times 190 for the 400,000: about seven times the speed, if the exchange cost nothing. As in Amdahl's law, the part of a step that more GPUs can't shorten sets the limit.
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -472,11 +472,11 @@ if CHECKING:
     from benchmarks.common import read_log
 
     gpu = {line["name"]: line for line in read_log("gpu-NVIDIA-H200")[1:]}
-    names = "3,125 tokens", "12,500 tokens", "base", "100,000 tokens"
+    names = "3,125 tokens", "base", "50,000 tokens", "100,000 tokens"
     step_ms = [200 * median(gpu[name]["seconds"]) for name in names]  # of five steps
-    assert [round(ms) for ms in step_ms] == [62, 67, 65, 190]
-    # One GPU takes 400,000 positions in four steps, and 32 take 12,500 each
-    assert 11 < 4 * step_ms[3] / step_ms[1] < 12
+    assert [round(ms) for ms in step_ms] == [62, 65, 105, 190]
+    # One GPU takes 400,000 positions in four steps, and eight take 50,000 each
+    assert 7 < 4 * step_ms[3] / step_ms[2] < 7.5
 
 # %% [markdown]
 # ## What to remember

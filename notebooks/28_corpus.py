@@ -83,7 +83,7 @@ except ValueError as error:
     print(str(error).replace(f"{home}/", ""))
 
 # %% [markdown]
-# If one line is lost here and another is too many there, it sees nothing; [exercise 3](#exercises) asks what would. A faulty corpus raises no error by itself. So in this chapter whatever can be checked is checked while it is read, and whatever is dropped is counted.
+# If one line is lost here and another is too many there, it sees nothing; [exercise 3](#exercises) asks what would. A faulty corpus raises no error by itself. So this chapter checks each line as it reads it, and counts what it drops.
 #
 # ## Why not a list?
 #
@@ -152,7 +152,7 @@ def read_corpus(
 # %% [markdown]
 # ## Put aside, and nothing of it learned
 #
-# WMT14 has its own validation and test sets, newstest2013 and newstest2014. From your own pairs we put up to 3,000 aside for each. Which ones? The obvious choice is every tenth pair. To see what is wrong with it, we need no model, only a translator that remembers. (The grammar hardly ever says a sentence twice, but people do, so we draw 2,000 pairs with repetition.)
+# WMT14 has its own validation and test sets, newstest2013 and newstest2014. From your own pairs we put up to 3,000 aside for each. Which ones? The obvious choice is every tenth pair. To see what is wrong with it, we need no model, only a translator that remembers. (The grammar never says a German sentence twice, but people do, so we draw 2,000 pairs with repetition.)
 
 
 # %%

@@ -271,7 +271,7 @@ if CHECKING:
     assert (recipe("base").save_every, recipe("big").save_every) == (1500, 600)
 
 # %% [markdown]
-# So one H100 needs a fifth (base) or an eighth (big) of the time that eight P100 took. Three things aren't in these numbers. A validation took about three seconds in the two runs above, and a checkpoint of big, 2.6 GB, takes 13 seconds at 200 MB per second; base makes 67 of both, and big makes 500, which may add three hours. Eight processes on one host take something from each other. And the exchange of gradients is counted as if it took no time. On the other hand, `--compile` made steps of big 1.16 times as fast.
+# So one H100 needs a fifth (base) or an eighth (big) of the time that eight P100 took. Three things aren't in these numbers. A validation took about three seconds in the two runs above, and a checkpoint of big, 2.6 GB, takes 13 seconds at 200 MB per second; base makes 67 of both, and big makes 500, which may add more than two hours. Eight processes on one host take something from each other. And the exchange of gradients is counted as if it took no time. On the other hand, `--compile` made steps of big 1.16 times as fast.
 #
 # **The machine** needs NVIDIA's driver, Python 3.10 or later, git, tmux and rsync, and for this plan two cores per GPU (nobody has measured whether they suffice) and a disk of 400 GB, since checkpoints can take 5 GB in each run of base and 57 GB in each of big. In a container, `df -h /dev/shm` should show a gigabyte per process.
 #
@@ -336,7 +336,7 @@ if CHECKING:
 #     --peak-lr 0.001 --steps 18750 --save-every 250 --output big-large
 # ```
 #
-# Each sees as many tokens as the paper's run, in an eighth of the time and for the same rent. It is the second choice all the same, since several GPUs were never tried, and since these runs end hot: after a warm-up of 4,000 updates, a third and a fifth of the whole, the last rate of base is $0.001 \sqrt{4000 / 12500} = 0.00057$. The paper's is $0.0007 \sqrt{4000 / 100000} = 0.00014$, a fourth of that; for big it is an eighth. The weights still move a lot then, which may cost some BLEU.
+# Each sees as many tokens as the paper's run, in an eighth of the time and for the same rent. It is the second choice all the same, since several GPUs were never tried, and since these runs end at a high rate: after a warm-up of 4,000 updates, a third and a fifth of the whole, the last rate of base is $0.001 \sqrt{4000 / 12500} = 0.00057$. The paper's is $0.0007 \sqrt{4000 / 100000} = 0.00014$, a fourth of that; for big it is an eighth. The weights still move a lot then, which may cost some BLEU.
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -370,7 +370,7 @@ if CHECKING:
 # | `score` | it is below 5 at update 6,000, after nine minutes of base or thirteen of big |
 # | `warning` | it is there: `train` [says so itself](29_trainer.ipynb#a-run-that-dies-says-so) when the loss stands still |
 #
-# The first line would have stopped our second run at update 1,350, the second our first run at 400. The bound on the score is a third of the 15.9 BLEU that [a user of THUMT](https://github.com/THUNLP-MT/THUMT/issues/71) had on newstest2014, trained on WMT17's pairs, after 5,000 updates of 25,000 tokens, and thought too low. (For the large batch there is no such number.)
+# The rule on the gradient would have stopped our second run at update 1,350, the rule on the validation loss our first at 400. The bound on the score is a third of the 15.9 BLEU that [a user of THUMT](https://github.com/THUNLP-MT/THUMT/issues/71) had on newstest2014, trained on WMT17's pairs, after 5,000 updates of 25,000 tokens, and thought too low. (For the large batch there is no such number.)
 #
 # **What to change:** one thing, in a new folder. Half the peak (`--peak-lr 0.00035` for base, 0.00025 for big), twice the warm-up (`--warmup 8000`, which also lowers the paper's peak, to 0.0005), or `--grad-clip 1`. With four GPUs, try the three beside an unchanged run. If all four stop, stop renting, too, and [tell us](https://github.com/annotated-transformer/annotated-transformer/issues). For all other troubles, see [When training does not work](../book/troubleshooting.md).
 

@@ -1,4 +1,4 @@
-"""Tokens look like tokens: in prose, a word of a sentence that stands in code type becomes a chip.
+"""Tokens look like tokens: a word of a sentence in code type is a chip, and so is it in figures.
 
 `likes` is a token, `tril` is code. What a page's own code uses, Python or the package is code, but
 for the words of the running example; every other plain word, and a special token, is a token. On
@@ -7,6 +7,7 @@ pages that speak of programs, only those of the example and special ones are.
 
 import ast
 import builtins
+import html
 import keyword
 import re
 from pathlib import Path
@@ -27,6 +28,8 @@ OTHER_CODE = (
     "tiny small base big captions everyday view tokenizers nan count memory meta generate "
     "none char false floor lc yes sacrebleu"
 )
+AXIS = re.compile(r"(?<=<g>)(?:<text [^>]*>[^<]*</text>)+")  # of a chart
+LABEL = re.compile(r"<text [^>]*>([^<]*)")
 LAST_CHAPTER = 25  # later ones speak of programs, not of words
 
 
@@ -35,11 +38,29 @@ def mark_tokens(app: Sphinx, doctree: nodes.document, docname: str) -> None:
     label = label_of(docname) or ""
     speaks_of_words = label.isdigit() and int(label) <= LAST_CHAPTER
     code = names_of(doctree) | package_names(Path(app.srcdir)) | {module_of(docname)}
-    for literal in doctree.findall(nodes.literal):
-        text = literal.astext()
+
+    def is_token(text: str) -> bool:
         is_word = speaks_of_words and WORD.fullmatch(text) and text not in code
-        if text in EXAMPLE or is_word or SPECIAL.fullmatch(text):
+        return text in EXAMPLE or bool(is_word or SPECIAL.fullmatch(text))
+
+    known = {*EXAMPLE}
+    for literal in doctree.findall(nodes.literal):
+        if is_token(literal.astext()):
             literal["classes"].append("token")
+            known.add(literal.astext())
+
+    def mark_labels(axis: re.Match[str]) -> str:
+        """Mark the tokens among the labels of an axis, if a token of the prose is among them."""
+        names = {html.unescape(name) for name in LABEL.findall(axis[0])}
+        if known.isdisjoint(names):
+            return axis[0]
+        words = "|".join(
+            re.escape(html.escape(name)) for name in filter(is_token, names)
+        )
+        return re.sub(rf"<text(?=[^>]*>(?:{words})<)", '<text class="token"', axis[0])
+
+    for figure in doctree.findall(nodes.raw):
+        figure[:] = [nodes.Text(AXIS.sub(mark_labels, figure.astext()))]
 
 
 def names_of(doctree: nodes.document) -> set[str | None]:
