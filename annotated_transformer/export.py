@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from annotated_transformer.files import TOKENIZER, check_vocabulary
+from annotated_transformer.files import TOKENIZER, atomic_write, check_vocabulary
 from annotated_transformer.masks import BOS, EOS, UNK
 from annotated_transformer.tokenization import SPECIAL, Tokenizer
 from annotated_transformer.transformer import Transformer
@@ -169,7 +169,8 @@ def export_ctranslate2(
         def _load(self) -> Any:
             return spec
 
-    ModelConverter().convert(str(folder), quantization=quantization)
-    (folder / TOKENIZER).write_text(tokenizer.text, encoding="utf-8")
     script = TRANSLATE.replace("MAX_LENGTH", str(model.config.max_length))
-    (folder / "translate.py").write_text(script, encoding="utf-8")
+    with atomic_write(folder) as aside:
+        ModelConverter().convert(str(aside), quantization=quantization)
+        (aside / TOKENIZER).write_text(tokenizer.text, encoding="utf-8")
+        (aside / "translate.py").write_text(script, encoding="utf-8")

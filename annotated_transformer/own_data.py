@@ -122,13 +122,31 @@ def each_pair(
         yield Pair(source_line, target_line)
 
 
+WHITE_SPACE = re.compile(r"[\s\ufeff]+")
+
+
+def single_spaced(text: str) -> str:
+    """A text with one space where it has white space, none at its ends, and letters in NFC.
+
+    The rule for every text that is learned from or translated.
+    """
+    composed = unicodedata.normalize("NFC", text)
+    return WHITE_SPACE.sub(" ", composed).strip()
+
+
+def tidied(pairs: Iterable[Pair]) -> Iterator[Pair]:
+    """The pairs with one space where they have white space; no text holds a line's end."""
+    for pair in pairs:
+        yield Pair(single_spaced(pair.source), single_spaced(pair.target))
+
+
 def read_pairs(
     source: str | Path,
     target: str | Path | None = None,
     columns: tuple[int, int] = (0, 1),
 ) -> list[Pair]:
-    """The pairs of `each_pair` in a list; raises ValueError if there are none."""
-    pairs = list(each_pair(source, target, columns))
+    """The pairs of `each_pair` in a list, tidied; raises ValueError if there are none."""
+    pairs = list(tidied(each_pair(source, target, columns)))
     if not pairs:
         raise ValueError(f"{source} is empty")
     return pairs
@@ -180,17 +198,6 @@ def multi30k(split: str) -> list[Pair]:
 
 
 # --- Cleaning ---
-
-WHITE_SPACE = re.compile(r"[\s\ufeff]+")
-
-
-def single_spaced(text: str) -> str:
-    """A text with one space where it has white space, none at its ends, and letters in NFC.
-
-    The rule for every text that is learned from or translated.
-    """
-    composed = unicodedata.normalize("NFC", text)
-    return WHITE_SPACE.sub(" ", composed).strip()
 
 
 def sizes(text: str) -> tuple[int, int, int]:

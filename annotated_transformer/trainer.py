@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import math
+import os
 import platform
 import signal
 import sys
@@ -58,7 +59,7 @@ from annotated_transformer.files import (
 )
 from annotated_transformer.regularization import SmoothedLoss
 from annotated_transformer.schedule import learning_rate
-from annotated_transformer.speed import FastLoss, compile_layers
+from annotated_transformer.speed import FastLoss, best_precision, compile_layers
 from annotated_transformer.tokenization import Tokenizer
 from annotated_transformer.training import (
     TrainingConfig,
@@ -130,6 +131,7 @@ def load_batches(
         batch_sampler=shares,
         collate_fn=collate_share,
         num_workers=1 if on_gpu else 0,
+        multiprocessing_context="fork" if on_gpu and os.name == "posix" else None,
         pin_memory=on_gpu,
         worker_init_fn=ignore_signals,
         generator=torch.Generator(),
@@ -173,6 +175,9 @@ def train(
     that is not finite, and Stopped if a run in a folder was asked to stop, and has saved its state.
     """
     config = config or recipe_for(model.config)
+    device = model.embedding.weight.device
+    precision = config.precision or best_precision(device)
+    config = replace(config, precision=precision)
     corpus = as_corpus(tokenizer, pairs)
     watched = as_corpus(tokenizer, validation)
     settings = checked_settings(model, tokenizer, config, corpus, watched, start)
@@ -183,7 +188,7 @@ def train(
     use_fused(model)
     if config.compile:
         compile_layers(model)
-    loss: SmoothedLoss = FastLoss(model, config.label_smoothing, config.precision)
+    loss: SmoothedLoss = FastLoss(model, config.label_smoothing, precision)
     optimizer = make_adam(model)
     patience = config.patience or math.inf
 
@@ -194,7 +199,7 @@ def train(
                 write_pairs(written / f"{name}.tsv", some)
         if world_size > 1:
             loss = DataParallelLoss(loss, config.grad_accum_steps)
-        stream = batch_stream(corpus, config, progress, model.embedding.weight.device)
+        stream = batch_stream(corpus, config, progress, device)
         groups = group_batches(stream, config.grad_accum_steps)
         recent: list[Update] = []
         since = time.monotonic()
@@ -219,7 +224,8 @@ def train(
                     update = training_step(loss, group, optimizer, config.grad_clip)
             except FloatingPointError as error:
                 raise FloatingPointError(
-                    f"step {progress.step + 1}: {error}; try a smaller peak_lr or grad_clip=1"
+                    f"step {progress.step + 1}: {error}; begin another run, with a smaller "
+                    "peak_lr or grad_clip=1"
                 ) from error
             progress.step += 1
             recent.append(update)

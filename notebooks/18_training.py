@@ -386,7 +386,7 @@ class TrainingConfig:
     label_smoothing: float = 0.1  # probability given to all tokens alike, below 1
     grad_clip: float | None = None  # longest gradient; a longer one is shortened to it
     seed: int = 0  # decides the order of the batches and what dropout drops
-    precision: Literal["fp32", "bf16"] = "fp32"  # of products
+    precision: Literal["fp32", "bf16"] | None = None  # of products; None: bf16 on a GPU
     compile: bool = False  # compile the layers first
     save_every: int = 500  # steps between two validations, each with a checkpoint
     keep_checkpoints: int = 5  # the last

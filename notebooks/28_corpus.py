@@ -45,7 +45,7 @@ from annotated_transformer.own_data import (
     hash_share,
     letters,
     sides_of,
-    single_spaced,
+    tidied,
 )
 from annotated_transformer.tokenization import Tokenizer
 
@@ -120,16 +120,10 @@ def wmt14_pairs(name: str, part: str) -> Iterator[Pair]:
 
 
 # %% [markdown]
-# Wherever pairs come from, white space becomes a single space, because each text must later fit on one line.
+# Wherever pairs come from, `tidied` makes white space a single space, because each text must later fit on one line.
 
 
 # %% tags=["export"]
-def tidied(pairs: Iterable[Pair]) -> Iterator[Pair]:
-    """The pairs with one space where they have white space; no text may hold a line's end."""
-    for pair in pairs:
-        yield Pair(single_spaced(pair.source), single_spaced(pair.target))
-
-
 def paper_sets(name: str) -> dict[str, list[Pair]]:
     """The validation and test pairs of WMT14."""
     return {part: [*tidied(wmt14_pairs(name, part))] for part in HELD_OUT}
@@ -342,7 +336,8 @@ def write_examples(
 def write_pairs(path: Path, pairs: Iterable[Pair]) -> None:
     """Write pairs of tidied texts, a line each, with a tab between."""
     lines = [f"{pair.source}\t{pair.target}\n" for pair in pairs]
-    path.write_text("".join(lines), encoding="utf-8")
+    with atomic_write(path) as aside:
+        aside.write_text("".join(lines), encoding="utf-8")
 
 
 def read_held_out(path: Path) -> list[Pair]:
@@ -387,6 +382,9 @@ def fill(
     max_ratio: float,
 ) -> Counter[str]:
     """Write all but the summary into a folder; return how many pairs met which outcome."""
+    first = next(read(), None)
+    if first is None:
+        raise ValueError("there are no pairs in the corpus")
     held_out = given or choose_held_out(read())
     chosen = [pair for pairs in held_out.values() for pair in pairs]
     known = frozenset(side for pair in chosen for side in sides_of(pair))
@@ -401,7 +399,7 @@ def fill(
             outcomes["held out"] -= len(held_out[part])
     dropped = +outcomes  # without zeros
     del dropped["train"]
-    check_faults(next(read()), outcomes.total(), dropped)
+    check_faults(first, outcomes.total(), dropped)
     say(cleaning_report(outcomes["train"], dropped))
     for part, pairs in held_out.items():
         say(f"{len(pairs):,} for {part}")

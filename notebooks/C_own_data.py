@@ -122,6 +122,8 @@ def table_rows(path: str | Path) -> Iterator[list[str]]:
 
 # %% [markdown]
 # A row that lacks one of the two columns is an error. So is a row with more cells than the first one: a separator amid a sentence looks like that. Two texts must be equally long, and a tab in their first line shows that they are tables. `each_pair` gives one pair after the other, for corpora that don't fit into memory.
+#
+# What was read is tidied: every run of white space becomes one space, and a letter spelled in two parts, a *u* and its dots, becomes the one letter *ü* that most texts have (Unicode calls this form NFC). The same is done to a text that is to be translated; otherwise a model would meet there what it never saw in training.
 
 
 # %% tags=["export"]
@@ -171,13 +173,31 @@ def each_pair(
         yield Pair(source_line, target_line)
 
 
+WHITE_SPACE = re.compile(r"[\s\ufeff]+")
+
+
+def single_spaced(text: str) -> str:
+    """A text with one space where it has white space, none at its ends, and letters in NFC.
+
+    The rule for every text that is learned from or translated.
+    """
+    composed = unicodedata.normalize("NFC", text)
+    return WHITE_SPACE.sub(" ", composed).strip()
+
+
+def tidied(pairs: Iterable[Pair]) -> Iterator[Pair]:
+    """The pairs with one space where they have white space; no text holds a line's end."""
+    for pair in pairs:
+        yield Pair(single_spaced(pair.source), single_spaced(pair.target))
+
+
 def read_pairs(
     source: str | Path,
     target: str | Path | None = None,
     columns: tuple[int, int] = (0, 1),
 ) -> list[Pair]:
-    """The pairs of `each_pair` in a list; raises ValueError if there are none."""
-    pairs = list(each_pair(source, target, columns))
+    """The pairs of `each_pair` in a list, tidied; raises ValueError if there are none."""
+    pairs = list(tidied(each_pair(source, target, columns)))
     if not pairs:
         raise ValueError(f"{source} is empty")
     return pairs
@@ -290,22 +310,9 @@ print(len(captions), "pairs, such as", captions[0][:2])
 # | **repeated** | the same pair came before | it counts several times |
 #
 # Chinese and Thai put no spaces between words, so a whole clause would count as one. Lengths are therefore apart only if they are so in words, in characters *and* in bytes, and ten characters are at least one word. (What stands between two spaces is two at most, for `words` takes each vowel sign of Hindi for a mark of its own.)
-#
-# First of all, every run of white space becomes one space, and a letter spelled in two parts, a *u* and its dots, becomes the one letter *ü* that most texts have (Unicode calls this form NFC). The same is done to a text that is to be translated; otherwise a model would meet there what it never saw in training.
+
 
 # %% tags=["export"]
-WHITE_SPACE = re.compile(r"[\s\ufeff]+")
-
-
-def single_spaced(text: str) -> str:
-    """A text with one space where it has white space, none at its ends, and letters in NFC.
-
-    The rule for every text that is learned from or translated.
-    """
-    composed = unicodedata.normalize("NFC", text)
-    return WHITE_SPACE.sub(" ", composed).strip()
-
-
 def sizes(text: str) -> tuple[int, int, int]:
     """Words, characters and bytes of a text; where there are no spaces, ten characters a word."""
     count = min(len(words(text)), 2 * len(text.split()))

@@ -29,6 +29,7 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 
 # %% tags=["export"]
 import argparse
+import csv
 import json
 import os
 import shutil
@@ -75,7 +76,7 @@ from annotated_transformer.translation import translate_n_best
 # %% [markdown]
 # ## Which pairs
 #
-# `train` and `evaluate` share the options that say what to read. The corpora of the book are divided already, or by a seed. Your own files are [cleaned and divided](C_own_data.ipynb#cleaning), one pair in a hundred for validation and one for the test (of fewer than 5,000 pairs, about fifty each), unless you give files of your own for either. A folder that `prepare` has filled needs none of this.
+# `train` and `evaluate` share the options that say what to read. The corpora of the book are divided already, or always in the same way. Your own files are [cleaned and divided](C_own_data.ipynb#cleaning), one pair in a hundred for validation and one for the test (of fewer than 5,000 pairs, about fifty each), unless you give files of your own for either. A folder that `prepare` has filled needs none of this.
 
 
 # %% tags=["export"]
@@ -92,8 +93,6 @@ class Data:
     """Your own pairs: a TSV or CSV, or two text files, source first; plain or .gz."""
     columns: tuple[int, int] = (0, 1)
     """Of a table: those of source and target, counted from 0."""
-    reverse: bool = False
-    """Translate the other way round."""
     prepared: Path | None = None
     """Folder that `prepare` has filled."""
     limit: int | None = None
@@ -102,6 +101,8 @@ class Data:
     def __post_init__(self) -> None:
         if [self.corpus, self.data, self.prepared].count(None) < 2:
             raise ValueError("give only one of --corpus, --data and --prepared")
+        if self.data and len(self.data) == 2 and self.columns != (0, 1):
+            raise ValueError("two texts have no --columns: the first is the source")
 
 
 @dataclass(frozen=True)
@@ -130,42 +131,39 @@ def read_clean(files: Files, columns: tuple[int, int]) -> list[Pair]:
     return pairs
 
 
-def turned(pairs: Sequence[Pair]) -> list[Pair]:
-    """Exchange source and target."""
-    return [Pair(pair.target, pair.source) for pair in pairs]
-
-
-def read_splits(data: Data, held_out: HeldOut, seed: int) -> Splits:
-    """Return pairs to learn from, to choose by and to measure on."""
+def read_splits(data: Data, held_out: HeldOut) -> Splits:
+    """Return pairs to learn from, to choose by and to measure on, the same for every seed."""
     if data.data:
         pairs = read_clean(data.data, data.columns)
         share = min(0.1, max(0.01, 50 / len(pairs)))
         validation = 0.0 if held_out.validation else share
         test = 0.0 if held_out.test else share
-        splits = split_pairs(pairs, validation, test, seed)
+        splits = split_pairs(pairs, validation, test)
     elif data.corpus == "multi30k":
         names = ("train", "val", "test_2016_flickr")
         splits = Splits(*(multi30k(name) for name in names))
     else:
-        splits = split_pairs(grammar(10_000, seed), 0.01, 0.01, seed)
+        splits = split_pairs(grammar(10_000), 0.01, 0.01)
     if held_out.validation:
         pairs = read_clean(held_out.validation, data.columns)
         splits = splits._replace(validation=pairs)
     if held_out.test:
         splits = splits._replace(test=read_clean(held_out.test, data.columns))
-    return Splits(*map(turned, splits)) if data.reverse else splits
+    return splits if held_out == HeldOut() else without_known_sentences(splits)
 
 
-def warn_of_known_sentences(splits: Splits) -> None:
-    """Say how many pairs to learn from have a sentence that is put aside, too."""
+def without_known_sentences(splits: Splits) -> Splits:
+    """Leave out pairs to learn from that have a sentence that is put aside, and say how many."""
     put_aside = [*splits.validation, *splits.test]
     known = {side for pair in put_aside for side in sides_of(pair)}
-    count = sum(not known.isdisjoint(sides_of(pair)) for pair in splits.train)
+    train = [pair for pair in splits.train if known.isdisjoint(sides_of(pair))]
+    count = len(splits.train) - len(train)
     if count:
         say(
-            f"{count:,} pairs to learn from share a sentence with the validation or the "
-            "test pairs: scores on these will flatter"
+            f"{count:,} pairs share a sentence with the validation or the test pairs, "
+            "and are not learned from"
         )
+    return splits._replace(train=train)
 
 
 # %% [markdown]
@@ -239,10 +237,10 @@ def train(
         peak: For --dry-run: FLOP/s of one GPU by its data sheet; if not given, this machine's.
         gpus: For --dry-run: so many GPUs.
     """
-    ignored = data.columns != (0, 1) or data.reverse or held_out != HeldOut()
+    ignored = data.columns != (0, 1) or held_out != HeldOut()
     if data.prepared and ignored:
         raise ValueError(
-            "--columns, --reverse, --validation and --test are not for a --prepared corpus"
+            "--columns, --validation and --test are not for a --prepared corpus"
         )
     model_config = preset(shape.preset)  # a wrong name fails before anything is read
     if not dry_run:
@@ -259,15 +257,11 @@ def train(
         else:
             if not (data.corpus or data.data):
                 say("no pairs were given: this trains on the grammar of the book")
-            splits = read_splits(data, held_out, config.seed)
-            if held_out != HeldOut():
-                warn_of_known_sentences(splits)
-            pairs, validation, test = splits
+            pairs, validation, test = read_splits(data, held_out)
             pairs = pairs[: data.limit]
             tokenizer = tokenizer or Tokenizer.train(pairs, shape.vocabulary_size)
             examples = encode_pairs(tokenizer, pairs)
-            if data.data:
-                keep = {"validation": validation, "test": test}
+            keep = {"validation": validation, "test": test}
         say(
             f"{len(examples):,} pairs to learn from, {len(validation):,} for validation"
         )
@@ -278,16 +272,14 @@ def train(
         if shape.dropout is not None:
             model_config = replace(model_config, dropout=shape.dropout)
         if dry_run:
-            plan = estimate(
-                model_config, config, examples.lengths, config.precision, gpus
-            )
-            hours = plan.hours(
-                peak or measured_peak(own_device, config.precision), gpus
-            )
+            precision = config.precision or best_precision(own_device)
+            plan = estimate(model_config, config, examples.lengths, precision, gpus)
+            hours = plan.hours(peak or measured_peak(own_device, precision), gpus)
             tokens = examples.lengths.sum()
             print(f"{plan.parameters:,} parameters, {tokens:,} tokens per epoch")
             print(f"{config.steps:,} steps, {plan.flops:.1e} floating-point operations")
-            print(f"{plan.memory_bytes / 2**30:.1f} GiB a device, {hours:.1f} hours")
+            memory = plan.memory_bytes / 2**30
+            print(f"{memory:.1f} GiB a device, {hours:.1f} hours in {precision}")
             return
         if steps_made(output):
             say(f"{output} has made {steps_made(output):,} of {config.steps:,} steps")
@@ -418,11 +410,10 @@ def paper_test_sets(direction: str) -> dict[str, list[Pair]]:
     return pairs
 
 
-def test_sets(model: str, data: Data, split: Split, seed: int) -> dict[str, list[Pair]]:
+def test_sets(model: str, data: Data, split: Split) -> dict[str, list[Pair]]:
     """Return what is to be translated and scored, by name."""
-    if data.corpus:  # turned already
-        splits = read_splits(data, HeldOut(), seed)
-        return {split: getattr(splits, split)}
+    if data.corpus:
+        return {split: getattr(read_splits(data, HeldOut()), split)}
     if data.prepared:
         if split == "train":
             raise ValueError(
@@ -430,25 +421,21 @@ def test_sets(model: str, data: Data, split: Split, seed: int) -> dict[str, list
             )
         prepared = corpus.open_corpus(data.prepared)
         if prepared.name in corpus.WMT14 and split == "test":
-            sets = paper_test_sets(prepared.name.removeprefix("wmt14-"))
-        else:
-            sets = {split: prepared.test if split == "test" else prepared.validation}
-    elif data.data:
-        sets = {split: read_files(data.data, data.columns)}
-    else:
-        path = Path(model, f"{split}.tsv")
-        if not path.is_file():
-            raise ValueError(f"there is no {path}: say which pairs, with --data, say")
-        say(f"the pairs are those of {path}, put aside when it was trained")
-        sets = {split: corpus.read_held_out(path)}
-    return {name: turned(sets[name]) if data.reverse else sets[name] for name in sets}
+            return paper_test_sets(prepared.name.removeprefix("wmt14-"))
+        return {split: prepared.test if split == "test" else prepared.validation}
+    if data.data:
+        return {split: read_files(data.data, data.columns)}
+    path = Path(model, f"{split}.tsv")
+    if not path.is_file():
+        raise ValueError(f"there is no {path}: say which pairs, with --data, say")
+    say(f"the pairs are those of {path}, put aside when it was trained")
+    return {split: corpus.read_held_out(path)}
 
 
 def evaluate(
     model: str,
     data: Data = Data(),
     split: Split = "test",
-    seed: int = 0,
     beam: int = 4,
     alpha: float = 0.6,
     json: bool = False,
@@ -459,7 +446,6 @@ def evaluate(
     Args:
         model: Folder of a trained model, or the name of one of the package's.
         split: Which part of a corpus; of your own files, all is scored.
-        seed: Seed of the training, which divided the grammar.
         beam: Hypotheses kept at each step; 1 is greedy.
         alpha: Exponent of the length penalty; 0 for none.
         json: Print a line of JSON for each test set.
@@ -468,7 +454,7 @@ def evaluate(
     loaded, tokenizer = load_model(model)
     with process_group(device) as own_device:
         loaded.to(own_device)
-        for name, all_pairs in test_sets(model, data, split, seed).items():
+        for name, all_pairs in test_sets(model, data, split).items():
             pairs = all_pairs[: data.limit]
             sources = [pair.source for pair in pairs]
             references = [normalize("NFC", pair.target) for pair in pairs]
@@ -572,25 +558,27 @@ def grade(file: Path, /, json: bool = False, seconds: float = 180) -> None:
 
 # %% tags=["export"]
 PROGRAM = "annotated-transformer"
-MISTAKES = (ValueError, OSError, ImportError, FloatingPointError, MissingData)
+MISTAKES = (
+    ValueError,
+    OSError,
+    EOFError,  # a .gz that ends too early
+    csv.Error,
+    ImportError,
+    FloatingPointError,
+    MissingData,
+)
 
 
-def typed(arguments: Sequence[str], option: str) -> str | None:
-    """Return what was typed for an option on which the defaults of others depend."""
+def typed_preset(arguments: Sequence[str]) -> str:
+    """Return what was typed for --preset, on which the defaults of other options depend."""
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
-    parser.add_argument(option, dest="value", nargs="?")
-    value: str | None = parser.parse_known_args(arguments)[0].value
-    return value
+    parser.add_argument("--preset", nargs="?")
+    return parser.parse_known_args(arguments)[0].preset or Shape.preset
 
 
 def run_command(arguments: Sequence[str]) -> None:
     """Do what the arguments say."""
-    device = typed(arguments, "--device")
-    has_gpu = torch.cuda.is_available() and device != "cpu"
-    config = replace(
-        trainer.recipe(typed(arguments, "--preset") or "tiny"),
-        precision=best_precision("cuda" if has_gpu else "cpu"),
-    )
+    config = trainer.recipe(typed_preset(arguments))
     commands: dict[str, Callable[..., Any]] = {
         "prepare": corpus.prepare,
         "train": partial(train, config=config),
@@ -634,7 +622,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         print(
             f"{PROGRAM}: the memory is too small: take a smaller --max-tokens with as much "
-            "larger --grad-accum-steps, which makes the same updates, or a smaller --beam",
+            "larger --grad-accum-steps, for updates of the same size, or a smaller --beam",
             file=sys.stderr,
         )
         raise SystemExit(2) from error
@@ -695,7 +683,7 @@ if CHECKING:
     assert translations.split("\n")[1] == ""
 
 # %% [markdown]
-# `evaluate --corpus grammar` finds the grammar's pairs again from the seed that the training had, and `--json` prints one line for a program to read. (After thirty steps the scores mean nothing, so they aren't shown.)
+# `evaluate --corpus grammar` divides the grammar as the training did, and `--json` prints one line for a program to read. (After thirty steps the scores mean nothing, so they aren't shown.)
 
 # %%
 pairs = ("--corpus", "grammar", "--split", "validation", "--limit", 20)

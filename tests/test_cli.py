@@ -1,5 +1,6 @@
 """The command line, called as a shell does it: arguments, input, output and exit codes."""
 
+import gzip
 import io
 import json
 import os
@@ -21,6 +22,7 @@ from annotated_transformer.cli import main
 from annotated_transformer.corpus import read_held_out, write_pairs
 from annotated_transformer.data import Pair
 from annotated_transformer.files import load_model
+from annotated_transformer.own_data import sides_of
 from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.training import TrainingConfig
 
@@ -101,10 +103,8 @@ def test_own_pairs_go_from_a_table_to_a_score_and_a_translation(
     assert {p[:2] for p in test} < {p[:2] for p in grammar(400, seed=4)}
     evaluate = ["evaluate", "--model", model, "--beam", 2, "--json"]
     found = json.loads(run(*evaluate, "--data", trained / "test.tsv").out)
-    twice_turned = ["--columns", 1, 0, "--reverse"]
-    for same in ([], ["--data", trained / "test.tsv", *twice_turned]):
-        again = run(*evaluate, *same).out  # without files, those put aside
-        assert json.loads(again) == found
+    again = run(*evaluate).out  # without files, those put aside
+    assert json.loads(again) == found
     sources = "".join(f"{pair.source}\n" for pair in test).encode()
     translate = ["translate", "--model", model, "--beam", 2]
     lines = run(*translate, text=sources).out.splitlines()
@@ -181,9 +181,7 @@ def test_wmt14_is_scored_on_both_of_its_test_sets(
 # --- Training ---
 
 
-def test_pairs_to_validate_and_test_with_are_turned_round_by_reverse_alone(
-    tmp_path: Path,
-) -> None:
+def test_pairs_to_validate_and_test_with_are_not_learned_from(tmp_path: Path) -> None:
     pairs = grammar(300, seed=11)
     data = english_first(tmp_path / "english_first.tsv", pairs)
     texts = [tmp_path / "dev.de", tmp_path / "dev.en"]
@@ -191,16 +189,32 @@ def test_pairs_to_validate_and_test_with_are_turned_round_by_reverse_alone(
         path.write_text("\n".join(side) + "\n", encoding="utf-8")
     test = english_first(tmp_path / "test.tsv", pairs[240:])
     command = ["train", "--data", data, "--columns", 1, 0, *SHORT, "--steps", 1]
-    command += ["--validation", *texts, "--test", test]
+    folder = tmp_path / "run"
+    held_out = ["--validation", *texts, "--test", test]
+    result = run(*command, *held_out, "--output", folder)
+    assert result.code == 0, result.err
+    put_aside = {side for pair in pairs[200:] for side in sides_of(pair)}
+    to_learn = sum(put_aside.isdisjoint(sides_of(pair)) for pair in pairs)
+    assert f"{300 - to_learn} pairs share a sentence" in result.err
+    assert f"{to_learn} pairs to learn from, 40 for validation" in result.err
     plain = [Pair(*pair[:2]) for pair in pairs]
-    turned = [Pair(pair.target, pair.source) for pair in pairs]
-    for options, expected in (([], plain), (["--reverse"], turned)):
-        folder = tmp_path / f"run{len(options)}"
-        result = run(*command, *options, "--output", folder)
+    assert read_held_out(folder / "validation.tsv") == plain[200:240]
+    assert read_held_out(folder / "test.tsv") == plain[240:]
+
+
+def test_a_score_on_the_grammar_is_on_pairs_that_no_seed_has_learned(
+    tmp_path: Path,
+) -> None:
+    put_aside = []
+    for seed in (0, 1):
+        folder = tmp_path / f"run{seed}"
+        train = ["train", "--corpus", "grammar", "--output", folder, *SHORT]
+        result = run(*train, "--steps", 1, "--seed", seed)
         assert result.code == 0, result.err
-        assert "pairs to learn from share a sentence" in result.err
-        assert read_held_out(folder / "validation.tsv") == expected[200:240]
-        assert read_held_out(folder / "test.tsv") == expected[240:]
+        put_aside.append(read_held_out(folder / "test.tsv"))
+    assert put_aside[0] == put_aside[1]
+    evaluate = ["evaluate", "--model", folder, "--beam", 1, "--json"]
+    assert run(*evaluate).out == run(*evaluate, "--corpus", "grammar").out != ""
 
 
 def test_a_model_to_start_with_keeps_its_shape_vocabulary_and_weights(
@@ -371,7 +385,8 @@ def test_the_code_and_the_lines_of_a_check(tmp_path: Path) -> None:
         ("train --output x --data missing.tsv", "missing.tsv"),
         ("train --output x --data broken.tsv", "broken.tsv, row 2"),
         ("train --output x --data numbered.tsv", "--columns"),
-        ("train --output x --prepared y --reverse", "not for a --prepared"),
+        ("train --output x --data half.tsv.gz", "end-of-stream"),
+        ("train --output x --prepared y --columns 1 0", "not for a --prepared"),
         ("train --output .", "broken.tsv"),
         ("evaluate --model captions-de-en", "--data"),
     ],
@@ -381,6 +396,7 @@ def test_a_mistake_is_one_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("broken.tsv").write_text("Ja.\tYes.\nNein.\n")
+    Path("half.tsv.gz").write_bytes(gzip.compress(b"Ja.\tYes.\n" * 99)[:-9])
     Path("numbered.tsv").write_text(
         "".join(f"{n}\tDas ist ein Satz.\n" for n in range(99))
     )
@@ -392,7 +408,11 @@ def test_a_mistake_is_one_line(
 
 
 def test_settings_that_no_run_can_have_are_named() -> None:
-    for wrong, said in (("--steps 0", "steps"), ("--corpus grammar", "only one of")):
+    for wrong, said in (
+        ("--steps 0", "steps"),
+        ("--corpus grammar", "only one of"),
+        ("y.tsv --columns 1 0", "no --columns"),
+    ):
         result = run(*f"train --output x --data x.tsv {wrong}".split())
         assert result.code == 2 and said in result.err
         assert "Traceback" not in result.err

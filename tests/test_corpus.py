@@ -34,11 +34,10 @@ from annotated_transformer.corpus import (
     choose_held_out,
     open_corpus,
     prepare,
-    tidied,
     write_pairs,
 )
 from annotated_transformer.data import Pair
-from annotated_transformer.own_data import cache_folder, each_pair, letters
+from annotated_transformer.own_data import cache_folder, each_pair, letters, tidied
 from annotated_transformer.synchronous_grammar import grammar
 from annotated_transformer.tokenization import Tokenizer
 
@@ -462,3 +461,27 @@ def test_a_corpus_five_times_as_large_takes_hardly_more_memory(tmp_path: Path) -
     small, large = map(int, said.split())
     in_a_list = sum(sys.getsizeof(text) for pair in pairs[12_000:] for text in pair[:2])
     assert large - small < in_a_list / 2
+
+
+def test_pairs_are_written_whole_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A score on half a test set would look like any other."""
+
+    def full(descriptor: int) -> None:
+        raise OSError("No space left on device")
+
+    path = tmp_path / "test.tsv"
+    write_pairs(path, PAIRS)
+    before = path.read_bytes()
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError):
+        write_pairs(path, PAIRS[:9])
+    assert path.read_bytes() == before and len(list(tmp_path.iterdir())) == 1
+
+
+def test_an_empty_corpus_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "empty.tsv").write_text("")
+    with pytest.raises(ValueError, match="no pairs"):
+        prepare([str(tmp_path / "empty.tsv")], tmp_path / "corpus", vocabulary_size=400)
+    assert not (tmp_path / "corpus").exists()

@@ -27,6 +27,7 @@ from annotated_transformer.own_data import (
     filter_pairs,
     read_pairs,
     split_pairs,
+    tidied,
 )
 from annotated_transformer.synchronous_grammar import grammar
 
@@ -73,10 +74,11 @@ def test_what_was_written_is_read(
     for side in (0, 1):
         text = mark + "".join(row[side] + end for row in rows)
         texts.append(write(tmp_path / f"text.{side}{packed}", text))
-    assert read_pairs(*texts) == rows
+    assert list(each_pair(*texts)) == rows
+    assert read_pairs(*texts) == list(tidied(rows))
     lines = [f"{row.target}\t{row.source}\tsomeone{end}" for row in rows]
     table = write(tmp_path / f"pairs.tsv{packed}", mark + "".join(lines))
-    assert read_pairs(str(table), columns=(1, 0)) == rows
+    assert list(each_pair(str(table), columns=(1, 0))) == rows
     lines = [f"{row.source}\t{row.target}" for row in rows]
     table = write(tmp_path / f"pairs.txt{packed}", end.join(lines))
     assert list(each_pair(table)) == with_empty_rows(rows)
@@ -95,7 +97,15 @@ def test_a_csv_is_read_back(
     writer = csv.writer(file, delimiter=separator, quoting=csv.QUOTE_ALL)
     writer.writerows(row[:2] for row in rows)
     table = write(tmp_path / "pairs.CSV", file.getvalue())
-    assert read_pairs(table) == with_empty_rows(rows)
+    assert list(each_pair(table)) == with_empty_rows(rows)
+
+
+def test_white_space_and_letters_are_those_of_a_text_to_translate(
+    tmp_path: Path,
+) -> None:
+    text = "Der  Hund\u00a0la\u0308uft \tThe dog\u2028runs\n"
+    (read,) = read_pairs(write(tmp_path / "pairs.tsv", text))
+    assert read[:2] == ("Der Hund läuft", "The dog runs")
 
 
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
@@ -110,7 +120,7 @@ def test_the_separator_of_a_csv_shows(
     rows.insert(97, Pair("one\ntwo\nthree\nfour", "1, 2, 3, 4"))
     file = io.StringIO(newline="")
     csv.writer(file, delimiter=separator).writerows(row[:2] for row in rows)
-    assert read_pairs(write(tmp_path / "pairs.csv", file.getvalue())) == rows
+    assert list(each_pair(write(tmp_path / "pairs.csv", file.getvalue()))) == rows
 
 
 def test_a_quotation_mark_in_a_plain_table_is_text(tmp_path: Path) -> None:
