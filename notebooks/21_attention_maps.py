@@ -126,7 +126,7 @@ def attention_weights(
 
 
 # %% [markdown]
-# These calls happen deep inside the model, but we can listen: a **forward hook** is a function of ours that PyTorch calls whenever a module has run, with the arguments of the call. `keeping_weights` puts one on every attention of a model, for as long as its `with` block lasts:
+# These calls happen deep inside the model, but we can listen: a **forward hook** is a function of ours that PyTorch calls whenever a module has run, with the arguments of the call. `keeping_weights` puts one on every attention of a model, for as long as its block lasts:
 
 
 # %% tags=["export"]

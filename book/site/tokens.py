@@ -21,14 +21,21 @@ from tools.package import label_of, module_of, modules, public_names
 EXAMPLE = frozenset("the black cat likes fish den die schwarze Katze mag Fisch".split())  # noqa: SIM905
 SPECIAL = re.compile(r"</?(?:s|pad|unk)>|[.,?!]")
 WORD = re.compile(r"[^\W\d_][^\W\d_A-Z]*")  # no capitals within, as in LambdaLR
-ENGLISH = {"is", "in", "and", "not"}  # Python's words, too, but we quote them as words
+ENGLISH = {
+    "is",
+    "in",
+    "and",
+    "not",
+    "with",
+}  # Python's words, too, but we quote them as words
 PYTHON = {*keyword.kwlist, *dir(builtins), "torch", "numpy", "self"} - ENGLISH
 # Presets, and names of other programs' code, which no cell of the page uses
 OTHER_CODE = (
     "tiny small base big captions everyday view tokenizers nan count memory meta generate "
     "none char false floor lc yes sacrebleu"
 )
-AXIS = re.compile(r"(?<=<g>)(?:<text [^>]*>[^<]*</text>)+")  # of a chart
+# Names beside the rows of a chart, or above its columns
+AXIS = re.compile(r"(?:<text [^>]*translate\((?:-5,|[\d.]+,-5\))[^>]*>[^<]*</text>)+")
 LABEL = re.compile(r"<text [^>]*>([^<]*)")
 LAST_CHAPTER = 25  # later ones speak of programs, not of words
 
