@@ -400,64 +400,36 @@ class TransformerConfig:
         check_fields(self)
 
 
-def check_fields(c: TransformerConfig) -> None:
-    """Raise ValueError for what no model can have: it names the field and what would do."""
-    sizes = ["vocabulary_size", "layers", "d_model", "d_ff", "heads", "max_length"]
-    sizes += [name for name in ("d_k", "d_v") if getattr(c, name) is not None]
-    for name in sizes:
-        size = getattr(c, name)
-        if not isinstance(size, int) or size < 1:
-            raise ValueError(f"{name}={size!r} must be a whole number, 1 or more")
-    for name in ("dropout", "attention_dropout", "relu_dropout"):
-        if not 0 <= getattr(c, name) < 1:
-            raise ValueError(f"{name}={getattr(c, name)} must be from 0 to below 1")
-    if c.vocabulary_size < 5:
-        raise ValueError("vocabulary_size must be 5 or more: ids 0 to 3 are special")
-    if c.positions not in ("sinusoidal", "learned"):
-        raise ValueError(f'positions="{c.positions}": take "sinusoidal" or "learned"')
-    if c.positions == "sinusoidal" and c.d_model % 2:
-        raise ValueError(f"d_model={c.d_model} must be even for sinusoidal positions")
-    if c.d_k is None or c.d_v is None:
-        head_width(c.d_model, c.heads)
+class Transformer(nn.Module):
+    """The model of the paper (section 3), from token ids to logits."""
 
+    def __init__(self, config: TransformerConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.embedding = Embedding(config.vocabulary_size, config.d_model)
+        self.positions = make_positions(config)
+        self.dropout = nn.Dropout(config.dropout)
+        self.encoder = make_encoder(config)
+        self.decoder = make_decoder(config)
+        initialize(self)
 
-TABLE_3: dict[str, dict[str, Any]] = {
-    "A-h1": {"heads": 1},
-    "A-h4": {"heads": 4},
-    "A-h16": {"heads": 16},
-    "A-h32": {"heads": 32},
-    "B-dk16": {"d_k": 16},
-    "B-dk32": {"d_k": 32},
-    "C-N2": {"layers": 2},
-    "C-N4": {"layers": 4},
-    "C-N8": {"layers": 8},
-    "C-d256": {"d_model": 256},
-    "C-d1024": {"d_model": 1024},
-    "C-ff1024": {"d_ff": 1024},
-    "C-ff4096": {"d_ff": 4096},
-    "D-dropout0.0": {"dropout": 0.0},
-    "D-dropout0.2": {"dropout": 0.2},
-    "E-learned": {"positions": "learned"},
-}
+    def embed(self, tokens: Tensor, offset: int = 0) -> Tensor:
+        """Turn tokens (B, T), the first at position offset, into vectors (B, T, D)."""
+        return self.dropout(self.positions(self.embedding(tokens), offset))
 
-PRESETS: dict[str, dict[str, Any]] = {
-    "tiny": {"layers": 2, "d_model": 128, "d_ff": 512, "heads": 4},
-    "small": {"layers": 3, "d_model": 256, "d_ff": 1024, "heads": 4},
-    "base": {},
-    "big": {"d_model": 1024, "d_ff": 4096, "heads": 16, "dropout": 0.3},
-    "captions": {"layers": 3, "d_model": 192, "d_ff": 512, "heads": 4, "dropout": 0.3},
-    "everyday": {"layers": 3, "d_model": 256, "d_ff": 512, "heads": 4},
-}
+    def encode(self, source: Tensor) -> Tensor:
+        """Read source tokens (B, S); return the memory (B, S, D)."""
+        return self.encoder(self.embed(source), padding_mask(source))
 
+    def decode(self, target: Tensor, memory: Tensor, source: Tensor) -> Tensor:
+        """Read target tokens (B, T) beside the memory; return states (B, T, D)."""
+        masks = target_mask(target), padding_mask(source)
+        return self.decoder(self.embed(target), memory, *masks)
 
-def preset(name: str, **changes: Any) -> TransformerConfig:
-    """Return a named configuration, with changes; the paper's vocabulary has 37,000 words."""
-    named = {**PRESETS, **TABLE_3}
-    if name not in named:
-        names = ", ".join(PRESETS)
-        raise ValueError(f'no preset "{name}": take {names} or a row of TABLE_3')
-    fields = {"vocabulary_size": 37_000, **named[name], **changes}
-    return TransformerConfig(**fields)
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        """Score every next word: logits (B, T, |V|) at each position of target (B, T)."""
+        memory = self.encode(source)
+        return self.embedding.logits(self.decode(target, memory, source))
 
 
 def make_attention(c: TransformerConfig) -> MultiHeadAttention:
@@ -505,36 +477,43 @@ def initialize(model: nn.Module) -> None:
                 nn.init.zeros_(module.bias)
 
 
-class Transformer(nn.Module):
-    """The model of the paper (section 3), from token ids to logits."""
+def check_fields(c: TransformerConfig) -> None:
+    """Raise ValueError for what no model can have: it names the field and what would do."""
+    sizes = ["vocabulary_size", "layers", "d_model", "d_ff", "heads", "max_length"]
+    sizes += [name for name in ("d_k", "d_v") if getattr(c, name) is not None]
+    for name in sizes:
+        size = getattr(c, name)
+        if not isinstance(size, int) or size < 1:
+            raise ValueError(f"{name}={size!r} must be a whole number, 1 or more")
+    for name in ("dropout", "attention_dropout", "relu_dropout"):
+        if not 0 <= getattr(c, name) < 1:
+            raise ValueError(f"{name}={getattr(c, name)} must be from 0 to below 1")
+    if c.vocabulary_size < 5:
+        raise ValueError("vocabulary_size must be 5 or more: ids 0 to 3 are special")
+    if c.positions not in ("sinusoidal", "learned"):
+        raise ValueError(f'positions="{c.positions}": take "sinusoidal" or "learned"')
+    if c.positions == "sinusoidal" and c.d_model % 2:
+        raise ValueError(f"d_model={c.d_model} must be even for sinusoidal positions")
+    if c.d_k is None or c.d_v is None:
+        head_width(c.d_model, c.heads)
 
-    def __init__(self, config: TransformerConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.embedding = Embedding(config.vocabulary_size, config.d_model)
-        self.positions = make_positions(config)
-        self.dropout = nn.Dropout(config.dropout)
-        self.encoder = make_encoder(config)
-        self.decoder = make_decoder(config)
-        initialize(self)
 
-    def embed(self, tokens: Tensor, offset: int = 0) -> Tensor:
-        """Turn tokens (B, T), the first at position offset, into vectors (B, T, D)."""
-        return self.dropout(self.positions(self.embedding(tokens), offset))
+PRESETS: dict[str, dict[str, Any]] = {
+    "tiny": {"layers": 2, "d_model": 128, "d_ff": 512, "heads": 4},
+    "small": {"layers": 3, "d_model": 256, "d_ff": 1024, "heads": 4},
+    "base": {},
+    "big": {"d_model": 1024, "d_ff": 4096, "heads": 16, "dropout": 0.3},
+    "captions": {"layers": 3, "d_model": 192, "d_ff": 512, "heads": 4, "dropout": 0.3},
+    "everyday": {"layers": 3, "d_model": 256, "d_ff": 512, "heads": 4},
+}
 
-    def encode(self, source: Tensor) -> Tensor:
-        """Read source tokens (B, S); return the memory (B, S, D)."""
-        return self.encoder(self.embed(source), padding_mask(source))
 
-    def decode(self, target: Tensor, memory: Tensor, source: Tensor) -> Tensor:
-        """Read target tokens (B, T) beside the memory; return states (B, T, D)."""
-        masks = target_mask(target), padding_mask(source)
-        return self.decoder(self.embed(target), memory, *masks)
-
-    def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        """Score every next word: logits (B, T, |V|) at each position of target (B, T)."""
-        memory = self.encode(source)
-        return self.embedding.logits(self.decode(target, memory, source))
+def preset(name: str, **changes: Any) -> TransformerConfig:
+    """Return a named configuration, with changes; the paper's vocabulary has 37,000 words."""
+    if name not in PRESETS:
+        raise ValueError(f'no preset "{name}": take one of {", ".join(PRESETS)}')
+    fields = {"vocabulary_size": 37_000, **PRESETS[name], **changes}
+    return TransformerConfig(**fields)
 
 
 def parameter_count(model: nn.Module | TransformerConfig) -> int:

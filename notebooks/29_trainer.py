@@ -861,7 +861,7 @@ RECIPES = {
 
 
 def recipe(preset: str) -> TrainingConfig:
-    """Return the settings that go with a preset; the rows of Table 3 train as base does."""
+    """Return the settings that go with a preset."""
     return RECIPES.get(preset, PAPER)
 
 

@@ -178,7 +178,7 @@ class Shape:
     """Which model."""
 
     preset: str = "tiny"
-    """tiny, small, base, big; captions, everyday; or a row of Table 3, such as A-h1."""
+    """tiny, small, base, big, captions or everyday."""
     start: str | None = None
     """Model to begin with, a folder or a name; its shape and vocabulary stay."""
     dropout: float | None = None

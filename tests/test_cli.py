@@ -250,7 +250,7 @@ def test_a_preset_brings_its_settings_and_what_is_typed_wins(
     typed |= {"max_tokens": 25_000, "warmup": 4000, "peak_lr": None}
     assert seen == [TrainingConfig(**typed)]  # type: ignore[arg-type]
     assert "77 steps" in result.out and "GiB" in result.out
-    run(*plan, "--preset", "A-h1", "--label-smoothing", 0.2)
+    run(*plan, "--preset", "base", "--label-smoothing", 0.2)
     run(*plan)
     assert seen[1].label_smoothing == 0.2 and seen[1].steps == 100_000
     assert seen[2] == TrainingConfig()

@@ -35,7 +35,6 @@ from annotated_transformer.trainer import recipe
 from annotated_transformer.training import TrainingConfig
 from annotated_transformer.transformer import (
     PRESETS,
-    TABLE_3,
     Transformer,
     TransformerConfig,
     preset,
@@ -280,7 +279,7 @@ def test_an_estimate_is_that_of_the_batches_of_the_run() -> None:
     assert stored == found
 
 
-@pytest.mark.parametrize("name", [*PRESETS, *TABLE_3])
+@pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_has_a_plan(name: str) -> None:
     """Of the paper's corpus, about: 28 tokens a sentence. The models of Table 2 fit a GPU."""
     lengths = np.full((10_000, 2), 28, np.int32)

@@ -14,6 +14,7 @@ import time
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -32,9 +33,27 @@ from annotated_transformer.batching import encode_pairs
 from annotated_transformer.own_data import multi30k
 from annotated_transformer.schedule import learning_rate
 from annotated_transformer.training import validation_loss
-from annotated_transformer.transformer import TABLE_3, parameter_count
+from annotated_transformer.transformer import parameter_count
 from benchmarks import common
 
+TABLE_3: dict[str, dict[str, Any]] = {
+    "A-h1": {"heads": 1},
+    "A-h4": {"heads": 4},
+    "A-h16": {"heads": 16},
+    "A-h32": {"heads": 32},
+    "B-dk16": {"d_k": 16},
+    "B-dk32": {"d_k": 32},
+    "C-N2": {"layers": 2},
+    "C-N4": {"layers": 4},
+    "C-N8": {"layers": 8},
+    "C-d256": {"d_model": 256},
+    "C-d1024": {"d_model": 1024},
+    "C-ff1024": {"d_ff": 1024},
+    "C-ff4096": {"d_ff": 4096},
+    "D-dropout0.0": {"dropout": 0.0},
+    "D-dropout0.2": {"dropout": 0.2},
+    "E-learned": {"positions": "learned"},
+}
 SMOOTHING = {"D-smoothing0.0": 0.0, "D-smoothing0.2": 0.2}  # rows of the base model
 ROWS = ("base", *sorted([*TABLE_3, *SMOOTHING], key=lambda row: row[0]), "big")
 NORMS = [
@@ -59,8 +78,9 @@ def shape(name: str, vocabulary_size: int) -> TransformerConfig:
         form, layers, _ = name.split("-")
         base = shape("base", vocabulary_size)
         return replace(base, layers=int(layers), pre_norm=form == "pre")
-    named = "base" if name in SMOOTHING else name
-    paper = preset(named, vocabulary_size=vocabulary_size)
+    size = "big" if name == "big" else "base"
+    changes = TABLE_3.get(name, {})
+    paper = preset(size, vocabulary_size=vocabulary_size, **changes)
     narrow = {}
     for width in ("d_model", "d_ff", "d_k", "d_v"):
         size = getattr(paper, width)
