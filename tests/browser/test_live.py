@@ -154,6 +154,18 @@ def test_odd_input_gets_a_sentence(open_figure):
     assert translate(figure, GERMAN[0].text) == recorded(GERMAN[0].text)
 
 
+def test_known_spellings(open_figure):
+    """Capitals are read as small letters, and another spelling is one press away."""
+    _, figure = open_figure()
+    translate(figure, "WEISST DU, WO DER BAHNHOF IST?")
+    said = figure.locator(".live-said").inner_text()
+    assert "Read as “Weisst du, wo der Bahnhof ist?”." in said
+    figure.get_by_role("button", name=SENTENCE, exact=True).click()
+    figure.page.locator(WHOLE, has_text=recorded(SENTENCE)).wait_for(timeout=60_000)
+    assert figure.locator(".live-form input").input_value() == SENTENCE
+    assert not figure.locator(".translator-offer").inner_text()
+
+
 @pytest.mark.parametrize(
     "line, is_early",
     [
@@ -184,6 +196,15 @@ def test_a_lost_model_is_told(open_figure):
     tab.unroute("**/model.js")
     assert translate(figure, GERMAN[1].text) == recorded(GERMAN[1].text)
     tab.faults.clear()  # the browser's own line on the file
+
+
+def test_a_phone_shows_the_answer_below_the_field(open_figure):
+    _, figure = open_figure(viewport=PHONE)
+    figure.locator(".live-form").scroll_into_view_if_needed()
+    translate(figure, GERMAN[1].text)
+    field = figure.locator(".live-form input").bounding_box()
+    answer = figure.locator(".translator-text").bounding_box()
+    assert 0 < answer["y"] - field["y"] < 120
 
 
 def test_paper_has_the_picture_alone(open_figure):
@@ -264,6 +285,21 @@ def test_a_head_shows_the_numbers_that_were_computed(open_figure):
     )
     for line in pack.lines_of_a_head().values():
         assert line in figure.locator(".inside-code").inner_text() or "mask" in line
+
+
+def test_a_phone_shows_code_buttons_and_table_together(open_figure):
+    _, figure = open_figure(
+        "book/inside.html#layer=3&head=2&word=3&step=2", viewport=PHONE
+    )
+    box = figure.locator(".live-scroll")
+    box.wait_for()
+    lines = figure.locator(".inside-code li:visible")
+    assert lines.count() == 1 and pack.lines_of_a_head()["key"] in lines.inner_text()
+    above = figure.get_by_role("button", name="Next").bounding_box()
+    table = box.bounding_box()
+    assert 0 < table["y"] + table["height"] - above["y"] < PHONE["height"] - 200
+    assert box.evaluate("(box) => box.scrollWidth <= box.clientWidth")
+    assert figure.locator("figcaption p:visible").get_attribute("data-level") == "head"
 
 
 def test_keys_walk_through_the_machine(open_figure):
