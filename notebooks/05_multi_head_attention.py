@@ -237,16 +237,11 @@ if CHECKING:
 
 # %% tags=["export"]
 def head_width(d_model: int, heads: int) -> int:
-    """Return the width of one head, d_model / heads.
-
-    Raises:
-        ValueError: heads does not divide d_model; the message names values that do.
-    """
+    """Return the width of one head, d_model / heads; raises ValueError if it is no whole number."""
     if d_model % heads:
-        divisors = [h for h in range(1, 65) if d_model % h == 0]
         raise ValueError(
             f"heads={heads} does not divide d_model={d_model}: "
-            f"take heads from {divisors}, or give both d_k and d_v"
+            "take heads that do, or give both d_k and d_v"
         )
     return d_model // heads
 

@@ -246,7 +246,7 @@ show_steps(steps, "Which step?", start=3)
 # %% [markdown]
 # Each word loses exactly two numbers, its mean and its size, and keeps its pattern: multiply the input by 10 or add 10, and the output stays the same. This also holds the gradient in check. If a vector ten times as long gives the same output, a change must be ten times as large to have the same effect, so the gradient through a norm is divided by the size of what came in.
 #
-# The module `LayerNorm` holds gain and bias:
+# The module `LayerNorm` holds gain and bias, and the function, for which a [faster one](19_decoding.ipynb#the-same-in-one-call) can be put in:
 
 
 # %% tags=["export"]
