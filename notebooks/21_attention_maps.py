@@ -86,7 +86,7 @@ if CHECKING:
     assert [round(weight.item(), 2) for weight in told] == [0.98, 0.81, 0.53, 0.5]
 
 # %% [markdown]
-# In layer 3 one reads a dictionary off the diagonal: `cat` looks at `Katze` with 0.98 of its weight, `likes` at `mag` with 0.81. In layer 1 `cat` looks at `schwarze` and `fish` at `mag`, each at the word that has been translated already. Judged by layer 3 the translator looks up its words; judged by layer 1 it doesn't.
+# In layer 3 one reads a dictionary off the diagonal: `cat` looks at `Katze` with 0.98 of its weight, `likes` at `mag` with 0.81. In layer 1 `cat` looks at `schwarze` and `fish` at `mag`, each at the word that has been translated already. Judged by layer 3 the translator looks up its words; judged by layer 1 it doesn't. (And this sentence goes word for word: a head that only counts positions would draw the same diagonal.)
 #
 # The paper ends with three pages of such pictures, which seem to let us watch a network think. But even this small model has 36 heads, and among so many maps some look meaningful by chance. So we ask four questions, of which a picture answers only the first:
 #
