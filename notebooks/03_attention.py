@@ -569,7 +569,7 @@ if CHECKING:
 #
 # where $\delta_{ij}$ is 1 if $i = j$ and else 0. When one weight is 1 and the others are 0, all of these are zero, and nothing flows back to the scores.
 #
-# The paper suspects that large products push the softmax to such places. On 4,000 random queries with eight keys each we measured: at width 64 and without the division, four queries in ten receive less than a tenth of the average gradient, and at width 512 seven in ten; with the division, fewer than one in a hundred. The average itself is *larger* without the division, about three times at width 64, because other queries get far too much.
+# The paper suspects that large products push the softmax to such places. On 4,000 random queries with eight keys each we measured how many receive less than a tenth of the average gradient. Without the division it is four in ten at width 64, and seven in ten at width 512. With it, fewer than one in a hundred. The average itself is *larger* without the division, about three times at width 64, because other queries get far too much.
 #
 # A model could learn smaller queries instead. T5 has no division, and starts with query weights that are smaller by $\sqrt{d_k}$. So the scale changes where training starts, not what attention can compute.
 

@@ -236,7 +236,7 @@ print(f"twice: {F.cross_entropy(perfect.softmax(-1), right):.2f}")
 #
 # "To match the positions", the usual explanation, is half an answer. The [positions](08_positional_encoding.ipynb#the-code) that are added next have a root mean square of $\sqrt{1/2} = 0.71$, and the words match them only if the table's numbers start at $1/\sqrt{512}$.
 #
-# We compare three starts: tensor2tensor's, Glorot's (Xavier's) rule, which Harvard's *Annotated Transformer* ({cite:t}`rush2018annotated`) applies to all its matrices, and size 1, the default of `nn.Embedding`. For each we fill a table of 37,000 words and measure three numbers: the size of a word after the factor and the size of the logits, which should both be near 1, and the loss, which shouldn't be far above the 10.5 of a model that knows nothing (logits of size 1 cost half a nat). Which start will fail, and at which end?
+# We compare three starts: tensor2tensor's, Glorot's (Xavier's) rule, which Harvard's *Annotated Transformer* ({cite:t}`rush2018annotated`) applies to all its matrices, and size 1, the default of `nn.Embedding`. For each we fill a table of 37,000 words and measure three numbers. The size of a word after the factor and the size of the logits should both be near 1. The loss shouldn't be far above 10.5, the loss of a model that knows nothing. (Logits of size 1 cost half a nat.) Which start will fail, and at which end?
 
 # %%
 torch.manual_seed(0)

@@ -498,7 +498,7 @@ if CHECKING:
 #
 # ### Rotary positions (RoPE)
 #
-# Most of today's language models add nothing to the words. Rotary position embedding (**RoPE**, {cite:t}`su2021roformer`) turns queries and keys instead, in each layer: at position $p$, every pair of their columns by the angle $p\,\omega_i$, the rotation of {eq}`eq-shift`, so that a score depends on positions only through their difference. [What has changed since 2017](25_since_2017.ipynb#rotary-positions) has the code.
+# Most of today's language models add nothing to the words. Rotary position embedding (**RoPE**, {cite:t}`su2021roformer`) turns queries and keys instead, in each layer. At position $p$, every pair of their columns is rotated by the angle $p\,\omega_i$, as in {eq}`eq-shift`, so that a score depends on positions only through their difference. [What has changed since 2017](25_since_2017.ipynb#rotary-positions) has the code.
 #
 # ### Doesn't the causal mask tell the order?
 #

@@ -621,7 +621,7 @@ if CHECKING:
 #
 # ### Why the place of the norm matters
 #
-# In post-norm, each norm shrinks all that was added before, so that early contributions fade. An update of size 0.7, the mean in our stack, shrinks the stream to $1/\sqrt{1 + 0.7^2} = 0.82$ of itself, and after 24 of them less than one percent is left of the embedding. In pre-norm nothing shrinks, but the stream grows, and so the deeper a layer is, the less its update counts: in our stack an update falls from more than half of the stream's size to less than a fifth.
+# In post-norm, each norm shrinks all that was added before, so that early contributions fade. An update of size 0.7, the mean in our stack, shrinks the stream to $1/\sqrt{1 + 0.7^2} = 0.82$ of itself, and after 24 of them less than one percent is left of the embedding. In pre-norm nothing shrinks, but the stream grows. So the deeper a layer is, the less its update counts: in our stack an update falls from more than half of the stream's size to less than a fifth.
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -660,7 +660,7 @@ if CHECKING:
     assert [round(v, 1) for v in measured[2:]] == [0.3, 0.1]
 
 # %% [markdown]
-# The gradients follow. {cite:t}`xiong2020layer` show that before training the last layer's gradient is as large in a deep post-norm stack as in a shallow one, while in pre-norm the final norm divides it by the size of a stream that has grown. We find the same: from 3 layers to 24 it stays near 0.5 with post-norm, and falls from 0.3 to 0.1 with pre-norm. So post-norm needs [a careful start](16_schedule.ipynb#why-does-a-transformer-need-a-warm-up).
+# The gradients follow. {cite:t}`xiong2020layer` show that before training the last layer's gradient is as large in a deep post-norm stack as in a shallow one. In pre-norm the final norm divides it by the size of a stream that has grown. We find the same: from 3 layers to 24 it stays near 0.5 with post-norm, and falls from 0.3 to 0.1 with pre-norm. So post-norm needs [a careful start](16_schedule.ipynb#why-does-a-transformer-need-a-warm-up).
 #
 # ### Which form is better?
 #

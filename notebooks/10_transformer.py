@@ -688,7 +688,7 @@ if CHECKING:
 #
 # ## What each part is worth
 #
-# The task is German sentences of the book's [grammar](13_data.ipynb#a-pair-and-its-alignment), and their English. We begin with a translator that only adds three vectors: the newest word, the average of the words written so far, and the average of the source words, where each average is multiplied by a learned matrix of its own. Then it gets the parts of this book one by one, in the order in which you met them. Each rung of this ladder learns from the same 40,000 pairs for 3,000 updates, and then translates unseen sentences.
+# The task is German sentences of the book's [grammar](13_data.ipynb#a-pair-and-its-alignment), and their English. We begin with a translator that only adds three vectors: the newest word, the average of the words written so far, and the average of the source words. Each average is multiplied by a learned matrix of its own. Then it gets the parts of this book one by one, in the order in which you met them. Each rung of this ladder learns from the same 40,000 pairs for 3,000 updates, and then translates unseen sentences.
 #
 # Two of these we read ourselves. *Den Hund jagt die Katze* begins with its object: the cat chases the dog. In *Der Lehrer ruft am Abend die Königin an*, the verb `anrufen`, to call, stands in two pieces. Which part will be worth the most?
 

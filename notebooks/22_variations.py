@@ -190,6 +190,8 @@ def dot_plot(measured, published, title, domain, values):
     for heading, names in GROUPS.items():
         records = []
         for name, said in names.items():
+            if name not in measured:  # a row that you have taken out
+                continue
             mean, error = measured[name]
             numbers = {
                 "mean": mean,
