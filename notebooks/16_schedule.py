@@ -384,7 +384,14 @@ show(
 #
 # ## Why does a Transformer need a warm-up?
 #
-# You'll meet four answers. Adam's first steps are long and badly aimed, as here; its estimate of the usual size varies too much at first {cite:p}`liu2020variance`; in post-norm the gradients near the output are large {cite:p}`xiong2020layer`; a step that is too long can switch off [ReLU units](06_feed_forward.ipynb#units-that-never-fire) for good. They may be links of one chain. Under Adam the size of a gradient cancels, but post-norm also turns the same step into a larger change of the output {cite:p}`liu2020understanding`, and the damage leaves little gradient to repair it. If so, the bold rate should do less harm with [the norm in front](09_layers.ipynb#why-the-place-of-the-norm-matters) of the sub-layers:
+# You'll meet four answers:
+#
+# - Adam's first steps are long and badly aimed, as here.
+# - Its estimate of the usual size varies too much at first {cite:p}`liu2020variance`.
+# - In post-norm the gradients near the output are large {cite:p}`xiong2020layer`.
+# - A step that is too long can switch off [ReLU units](06_feed_forward.ipynb#units-that-never-fire) for good.
+#
+# They may be links of one chain. Under Adam the size of a gradient cancels, but post-norm also turns the same step into a larger change of the output {cite:p}`liu2020understanding`, and the damage leaves little gradient to repair it. If so, the bold rate should do less harm with [the norm in front](09_layers.ipynb#why-the-place-of-the-norm-matters) of the sub-layers:
 
 # %% tags=["nbval-ignore-output"]
 run(f"{bold}, pre-norm", [max(rates)] * 300, pre_norm=True)

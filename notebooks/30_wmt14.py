@@ -273,7 +273,7 @@ if CHECKING:
 # %% [markdown]
 # So one H100 needs a fifth (base) or an eighth (big) of the time that eight P100 took. Three things aren't in these numbers. A validation took about three seconds in the two runs above, and a checkpoint of big, 2.6 GB, takes 13 seconds at 200 MB per second; base makes 67 of both, and big makes 500, which may add more than two hours. Eight processes on one host take something from each other. And the exchange of gradients is counted as if it took no time. On the other hand, `--compile` made steps of big 1.16 times as fast.
 #
-# **The machine** needs NVIDIA's driver, Python 3.10 or later, git, tmux and rsync, and for this plan two cores per GPU (nobody has measured whether they suffice) and a disk of 400 GB, since checkpoints can take 5 GB in each run of base and 57 GB in each of big. In a container, `df -h /dev/shm` should show a gigabyte per process.
+# **The machine** needs NVIDIA's driver, Python 3.10 or later, git, tmux and rsync, and for this plan two cores per GPU. (Nobody has measured whether they suffice.) The disk needs 400 GB, since checkpoints can take 5 GB in each run of base and 57 GB in each of big. In a container, `df -h /dev/shm` should show a gigabyte per process.
 #
 # ### The corpus
 #
