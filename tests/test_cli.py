@@ -213,7 +213,7 @@ def test_a_score_on_the_grammar_is_on_pairs_that_no_seed_has_learned(
         assert result.code == 0, result.err
         put_aside.append(read_held_out(folder / "test.tsv"))
     assert put_aside[0] == put_aside[1]
-    evaluate = ["evaluate", "--model", folder, "--beam", 1, "--json"]
+    evaluate = ["evaluate", "--model", folder, "--limit", 5, "--json"]
     assert run(*evaluate).out == run(*evaluate, "--corpus", "grammar").out != ""
 
 
