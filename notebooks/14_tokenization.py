@@ -72,7 +72,7 @@ print(*missing[:4], sep="\n")
 #
 # ## Letters as tokens
 #
-# The other extreme is to number letters, or the bytes that a file stores for them. Then hardly a letter is unknown, and never a byte, and the vocabulary is tiny. But the German validation captions have 12.9 words on average, and 73.9 bytes. So byte by byte a caption is 5.7 times as long, the encoder's attention has $5.73^2 = 33$ times as many weights, and the model must spend layers on finding out that `H`, `u`, `n` and `d` belong together.
+# The other extreme is to number letters, or the bytes that a file stores for them. Then hardly a letter is unknown, and never a byte, and the vocabulary is tiny. But the German validation captions have 12.9 words on average, and 73.9 bytes. So in byte-level translation (and nearly so in character-level translation) a caption is 5.7 times as long, the encoder's attention has $5.73^2 = 33$ times as many weights, and the model must spend layers on finding out that `H`, `u`, `n` and `d` belong together.
 
 # %% tags=["remove-cell"]
 if CHECKING:
