@@ -123,7 +123,7 @@ if CHECKING:
 #
 # The paper's first figure shows the model as two towers. Here it is, drawn for this book; read it from bottom to top.
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-figure-1", "caption": "What is a Transformer made of? The encoder (left) reads the source, the decoder (right) writes the target. Each layer is repeated N times, six in the paper. The blue, orange and green arrows belong to attention; chapter 3 says what they carry. Each box opens its chapter."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-figure-1", "caption": "What is a Transformer made of? The encoder (left) reads the source, the decoder (right) writes the target. Each layer is repeated N times, six in the paper. Blue, orange and green arrows belong to attention, in chapter 3. Each box opens its chapter."}}
 from book.figures import INK, KEY, QUERY, VALUE, arrow, box, show_drawing, words_at
 
 HEADS, NORM, NETWORK = (
