@@ -161,6 +161,16 @@ def test_products_in_16_bits_are_close_and_are_used() -> None:
     assert lines["bf16"]["loss"] != lines["fp32"]["loss"]
 
 
+def test_without_a_precision_a_run_takes_the_best_of_its_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for best in ("fp32", "bf16"):
+        monkeypatch.setattr(trainer, "best_precision", lambda device, best=best: best)
+        go(tmp_path / best, replace(CONFIG, steps=4))
+        settings = json.loads((tmp_path / best / "training.json").read_text())
+        assert settings["precision"] == best
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("g++"), reason="there is no g++")
 def test_compiled_layers_are_close_and_are_used(tmp_path: Path) -> None:

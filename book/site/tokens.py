@@ -21,13 +21,8 @@ from tools.package import label_of, module_of, modules, public_names
 EXAMPLE = frozenset("the black cat likes fish den die schwarze Katze mag Fisch".split())  # noqa: SIM905
 SPECIAL = re.compile(r"</?(?:s|pad|unk)>|[.,?!]")
 WORD = re.compile(r"[^\W\d_][^\W\d_A-Z]*")  # no capitals within, as in LambdaLR
-ENGLISH = {
-    "is",
-    "in",
-    "and",
-    "not",
-    "with",
-}  # Python's words, too, but we quote them as words
+# Python's words, too, but we quote them as words
+ENGLISH = {"is", "in", "and", "not", "with"}
 PYTHON = {*keyword.kwlist, *dir(builtins), "torch", "numpy", "self"} - ENGLISH
 # Presets, and names of other programs' code, which no cell of the page uses
 OTHER_CODE = (
