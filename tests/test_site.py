@@ -3,7 +3,6 @@
 The chapter's module imports something that does not exist, so reading it must be enough.
 """
 
-import ast
 import json
 import shutil
 import subprocess
@@ -21,12 +20,10 @@ from docutils.utils import new_document
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from py_mini_racer import JSEvalException
 
-from book.site.api import describe_class
 from book.site.formulas import typeset
 from book.site.numbers import code_lines
-from book.site.search import without_tex
 from book.site.tokens import WORD, names_of
-from tools.chapters import KERNEL, ROOT, chapters
+from tools.chapters import KERNEL, ROOT
 
 CODE = '''def add(a: int, b: int = 1) -> int:
     """Add two numbers (section 1).
@@ -68,20 +65,6 @@ See {eq}`eq-sum` in {{ repository }}."""
 ADDRESS = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))[
     "repository"
 ]["url"]
-CLASS = """class A(B):
-    'Text.'
-    def __init__(self, x: int): ...
-    @classmethod
-    def load(cls, path):
-        'Load.'
-    def _own(self):
-        'Own.'
-"""
-FIELDS = """@dataclass(frozen=True)
-class C:
-    n: int
-    m: float = 0.1  # A rate.
-"""
 
 
 def notebook():
@@ -274,13 +257,10 @@ def test_glossary_and_chapters_lead_to_each_other(book):
 
 
 def test_the_head_of_a_chapter(book):
-    """Minutes of what is not folded, sections of the paper, kind and Colab; imports are folded."""
+    """Minutes of what is not folded, sections of the paper and kind; imports are folded."""
     line = page(book, "notebooks/A_using.html").select_one("p.chapter-head")
     facts = [fact.get_text() for fact in line.select(".fact")]
     assert facts == ["5 minutes", "section 3.1 of the paper", "appendix"]
-    assert line.select_one("a.colab-button")["href"].endswith(
-        "/notebooks/A_using.ipynb"
-    )
     cells = page(book, "notebooks/07_adding.html").select("div.cell")
     folds = [cell.select_one("details summary .collapsed") for cell in cells]
     assert [fold and fold.get_text() for fold in folds] == [
@@ -332,15 +312,6 @@ def test_launch_buttons_open_the_notebook(book):
     assert ADDRESS in chapter.article.get_text()  # is filled in
 
 
-def test_class_entries():
-    """A class shows its arguments, from `__init__` or from fields, and its public methods."""
-    text = "\n".join(describe_class(ast.parse(CLASS).body[0], CLASS.splitlines()))
-    assert "{py:class} A(x: int)" in text
-    assert "{py:method} load(path)\n:classmethod:" in text and "_own" not in text
-    text = "\n".join(describe_class(ast.parse(FIELDS).body[0], FIELDS.splitlines()))
-    assert "{py:class} C(n: int, m: float=0.1)" in text and "- `m`: A rate." in text
-
-
 def test_the_search_knows_sections_and_names(book):
     """Each section is an entry with its own text; so is each name of the reference."""
     script = (book / "_build" / "html" / "_static" / "search_data.js").read_text(
@@ -370,29 +341,3 @@ def test_formulas_are_typeset(book):
     assert formula.select_one(".katex-html").get_text() == "a+b"
     with pytest.raises(JSEvalException, match="ParseError"):
         typeset(r"\frac{1}", display=True)
-
-
-@pytest.mark.parametrize(
-    ("formula", "plain"),
-    [
-        (r"d_\text{model}", "d_model"),
-        (r"\sqrt{d_k}", "sqrt(d_k)"),
-        (r"\frac{Q K^\top}{\sqrt{d_k}}", "Q K^T / sqrt(d_k)"),
-    ],
-)
-def test_formulas_are_found_as_they_are_typed(formula, plain):
-    """No backslash, brace or command stands between a reader and a formula."""
-    assert without_tex(formula) == plain
-
-
-def test_the_book_holds_every_notebook_in_order():
-    """Each once; chapters, then appendices, in parts that are numbered."""
-    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
-    stems = []
-    for part in toc["parts"]:
-        for entry in part["chapters"]:
-            folder, _, stem = entry["file"].rpartition("/")
-            if folder == "notebooks":
-                assert part.get("numbered"), stem
-                stems.append(stem)
-    assert stems == [chapter.script.stem for chapter in chapters()]
