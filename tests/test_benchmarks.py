@@ -117,6 +117,7 @@ def miniature(monkeypatch: pytest.MonkeyPatch) -> Any:
     common.captions.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", MINIATURES)
 def test_a_measurement_writes_what_its_page_reads(
     name: str, miniature: Any, tmp_path: Path

@@ -94,7 +94,7 @@ RIGHT = [
     ("residual", our_residual),
     ("shift", lambda target: [target[:, :-1], target[:, 1:]]),
     ("smoothed_loss", loss_by_hand),
-    ("transformer", Transformer),
+    pytest.param("transformer", Transformer, marks=pytest.mark.slow),
 ]
 
 
@@ -221,6 +221,7 @@ class OfOtherShape(WithoutCausalMask):
         self.bias = nn.Parameter(torch.zeros(1))
 
 
+@pytest.mark.slow
 def test_a_model_is_compared_and_must_copy():
     verdict = check("transformer", WithoutCausalMask)
     assert not verdict and "with the weights of a model of ours" in verdict
@@ -288,6 +289,7 @@ def test_a_file_with_ten_mistakes(tmp_path):
             assert text == "missing"
 
 
+@pytest.mark.slow
 def test_a_file_with_what_is_right(tmp_path):
     """As a notebook; and what a file imports is not its own."""
     own = parts(padding_mask, layer_norm, length_penalty, FeedForward)

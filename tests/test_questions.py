@@ -28,6 +28,7 @@ def captions(split: str, number: int = 300) -> list:
         pytest.skip(str(error))
 
 
+@pytest.mark.slow
 def test_losses_of_the_captions_model_with_and_without_dropout() -> None:
     model, tokenizer = load_pretrained("captions-de-en")
     for split, training, told in (

@@ -21,7 +21,6 @@ from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from py_mini_racer import JSEvalException
 
 from book.site.formulas import typeset
-from book.site.numbers import code_lines
 from book.site.tokens import WORD, names_of
 from tools.chapters import KERNEL, ROOT
 
@@ -292,12 +291,6 @@ def test_names_lead_to_the_reference(book):
         links = page(book, f"notebooks/{name}.html").select("div.cell a.code-link")
         assert sorted(link.get_text() for link in links) == expected
         assert {link["href"] for link in links} == {entry}
-
-
-def test_lines_of_code():
-    """Comments, docstrings and empty lines are none; a statement over two lines is two."""
-    assert code_lines(MODULE) == 6
-    assert code_lines("x = (  # one\n    1\n)\n\n# two\n") == 3
 
 
 def test_launch_buttons_open_the_notebook(book):
