@@ -253,14 +253,14 @@ def head_width(d_model: int, heads: int) -> int:
 #
 # | step | result | shape | here |
 # |---|---|---|---|
-# | input | `query` | $(B, T, D)$ | 2 × 3 × 512 |
-# | input | `key`, `value` | $(B, S, D)$ | 2 × 5 × 512 |
-# | project, `split_heads` | queries by head | $(B, H, T, d_k)$ | 2 × 8 × 3 × 64 |
-# | project, `split_heads` | keys, values by head | $(B, H, S, d_k)$ | 2 × 8 × 5 × 64 |
-# | softmax of the scores | weights | $(B, H, T, S)$ | 2 × 8 × 3 × 5 |
-# | weights times values | what heads return | $(B, H, T, d_v)$ | 2 × 8 × 3 × 64 |
-# | `merge_heads` | joined | $(B, T, H \cdot d_v)$ | 2 × 3 × 512 |
-# | `self.output` | output | $(B, T, D)$ | 2 × 3 × 512 |
+# | input | `query` | $(B, T, D)$ | 2×3×512 |
+# | input | `key`, `value` | $(B, S, D)$ | 2×5×512 |
+# | project, `split_heads` | queries by head | $(B, H, T, d_k)$ | 2×8×3×64 |
+# | project, `split_heads` | keys, values by head | $(B, H, S, d_k)$ | 2×8×5×64 |
+# | softmax of the scores | weights | $(B, H, T, S)$ | 2×8×3×5 |
+# | weights times values | what heads return | $(B, H, T, d_v)$ | 2×8×3×64 |
+# | `merge_heads` | joined | $(B, T, H \cdot d_v)$ | 2×3×512 |
+# | `self.output` | output | $(B, T, D)$ | 2×3×512 |
 #
 # :::{margin}
 # Dropout on the weights is 0 unless you ask for it; [departures](../book/departures.md#the-model) has its effect.
