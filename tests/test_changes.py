@@ -49,8 +49,6 @@ def errors_after(
         ("07", "manual_seed(0)", "manual_seed(1)"),
         ("10", '"blackcat"', '"doggydog"'),
         ("24", '"Two dogs"', '"Three cats"'),
-        ("16", "rates = 0.0001, 0.001, 0.0088", "rates = 0.0005, 0.003"),
-        ("17", "pairs[:200]", "pairs[:1000]"),
         ("19", "Der Mann ist auf dem Sofa eingeschlafen.", "Ein Hund schläft."),
     ],
 )
