@@ -211,9 +211,10 @@ if CHECKING:
 # $$ (eq-sum-of-heads)
 
 # %% tags=["hide-input"] mystnb={"figure": {"name": "fig-sum-of-heads", "caption": "What do the heads do to `cat`? Each adds its own row to the vector of the word. Head 2 writes into the column \u201cadjective\u201d: the cat is black. Head 1 adds next to nothing, since `likes`, where it looks, has nothing to hand over."}}
+own_rows = W_O.split([v.size(1) for v in cut_V])
 adds = [
     attention(X @ q, X @ k, X @ v)[0] @ rows
-    for q, k, v, rows in zip(cut_Q, cut_K, cut_V, (W_O[:2], W_O[2:]))
+    for q, k, v, rows in zip(cut_Q, cut_K, cut_V, own_rows)
 ]
 rows = torch.stack([X[2], *[added[2] for added in adds], X[2] + sum(adds)[2]])
 names = ["cat", *[f"+ head {i}" for i in range(1, len(adds) + 1)], "= sum"]
