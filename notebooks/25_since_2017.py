@@ -155,7 +155,7 @@ if CHECKING:
 #
 # $$ \text{SwiGLU}(x) = \left(\text{SiLU}(x\, W_\text{gate}) \odot x\, W_\text{up}\right) W_\text{down} $$
 #
-# With two thirds of the units (1,365 instead of 2,048), the three matrices have as many weights as the two had. `hidden_act` names SiLU, $z \cdot \text{sigmoid}(z)$, a ReLU with a round corner.
+# With two thirds of the units (1,365 instead of 2,048), the three matrices have about as many weights as the two had. `hidden_act` names SiLU, $z \cdot \text{sigmoid}(z)$, a ReLU with a round corner.
 #
 # ### No biases
 #
@@ -298,7 +298,7 @@ if CHECKING:
 # %% [markdown]
 # Three seeds can't tell. Nor has one stack won against two: it is ahead in the paper's form, and behind with all five changes on both sides.
 #
-# Read all this with suspicion. Of eleven intervals that are each right 19 times in 20, one may well be wrong. And a run of minutes, with two layers of width 64, tells you what learns faster at the start, not what wins after weeks. In larger experiments most published changes do nothing: {cite:t}`narang2021transformer` put some forty into one code base, and gated networks and RMSNorm were among the few that helped.
+# Read all this with suspicion. Of eleven intervals that are each right 19 times in 20, one may well be wrong. And a run of a minute, with two layers of width 64, tells you what learns faster at the start, not what wins after weeks. In larger experiments most published changes do nothing: {cite:t}`narang2021transformer` put some forty into one code base, and gated networks and RMSNorm were among the few that helped.
 #
 # ## How they are trained
 #

@@ -181,7 +181,7 @@ print("S =", (4 * d**2 + 8 * d**2) // (2 * d))
 #
 # A machine's **peak** is the number of operations per second that it does at best: 989 · 10¹² for an H100 (SXM) or H200, 312 · 10¹² for an A100, 165 · 10¹² for an RTX 4090. (So say the data sheets, for dense products in [bf16](#numbers-of-16-bits).) **Model FLOPs utilization**, **MFU** ({cite:t}`chowdhery2023palm`), is the share of it that *useful* operations get: those of {eq}`eq-operations` for the real lengths, without padding.
 #
-# Our step reaches 10% with base on the H100, and 24% with big. For yours, multiply the tokens per second in the log by the operations per token, and divide by the peak.
+# Our step reaches 10% with base on the H100, and 24% with big. For yours, multiply the tokens per second in the log by the operations per token, and divide by the peak. (For ours that makes 9% and 23%, because the operations above are those of sentences of 28 tokens.)
 #
 # :::{margin}
 # In a loop of your own, stop the clock after `torch.cuda.synchronize()`: the program only requests a product, and the GPU computes it later.
@@ -578,8 +578,8 @@ if CHECKING:
 # **3. Attention over two machines** (★★★, 30 min). One machine holds the first half of the keys and values, another the second half. Each computes its own $m$, $\ell$ and $o$. What do they have to exchange to get the whole row, and how are the two triples joined? Try it on `likes`.
 
 # %% tags=["hide-cell"] mystnb={"code_prompt_show": "Show the solution", "code_prompt_hide": "Hide the solution"}
-# Three values a query, whatever the number of keys: the block's (m, sum, o). Joining is one more
-# step of the online softmax, in which both sides are rescaled to the larger maximum.
+# For each query two numbers, m and the sum, and the vector o, however many keys there are. Joining
+# is one more step of the online softmax, in which both sides are rescaled to the larger maximum.
 halves = []
 for part in (slice(0, 2), slice(2, 5)):
     m = scores[part].max()
@@ -741,11 +741,11 @@ if CHECKING:
 
 
 # %% [markdown]
-# The plan counts 25,000 real tokens in a step; the measured steps had 22,000 target tokens, since batches have padding. Measured memory was up to 8% above the plan with 25,000 positions or fewer, and 11% with 100,000.
+# The plan counts 25,000 real tokens in a step; the measured steps had 22,000 target tokens, since batches have padding, and in many the source is the longer side. Measured memory was up to 8% above the plan with 25,000 positions or fewer, and 11% with 100,000.
 #
 # ### Does this training use FlashAttention?
 #
-# It uses a relative. PyTorch's FlashAttention for CUDA refuses an explicit mask, and we always pass one, so its memory-efficient kernel does the work, in blocks, too. On an H100 or H200 PyTorch would choose cuDNN's, and that is a trap: it prepares a program [for each new length](https://github.com/pytorch/pytorch/pull/155958), and nearly every batch of ours has one. In the first 30 steps on the H200, base trained on 87,741 tokens per second with it and on 344,471 without. (Later, when lengths come again, it wasn't measured.)
+# It uses a relative. PyTorch's FlashAttention for CUDA refuses an explicit mask, and we always pass one, so its memory-efficient kernel does the work, in blocks, too. On an H100 or H200 PyTorch would choose cuDNN's, and that is a trap: it prepares a program [for each new length](https://github.com/pytorch/pytorch/pull/155958), and nearly every batch of ours has one. In the steps from 6 to 30 on the H200, base trained on 87,741 tokens per second with it and on 344,471 without (medians of five rounds). (Later, when lengths come again, it wasn't measured.)
 #
 # ### Beside other Transformers
 #
