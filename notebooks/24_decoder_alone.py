@@ -352,7 +352,7 @@ if CHECKING:
 
 
 def next_tokens(prompt):
-    tokens = torch.tensor([[EOS, *tokenizer.encode(prompt)]])
+    tokens = torch.tensor([[EOS, *tokenizer.encode(prompt)][:64]])
     with torch.no_grad():
         shares = model(tokens)[0, -1].softmax(dim=-1)
     best = shares.topk(10)
