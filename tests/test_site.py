@@ -3,6 +3,7 @@
 The chapter's module imports something that does not exist, so reading it must be enough.
 """
 
+import ast
 import json
 import shutil
 import subprocess
@@ -20,9 +21,12 @@ from docutils.utils import new_document
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 from py_mini_racer import JSEvalException
 
+from book.site.api import describe_class
 from book.site.formulas import typeset
+from book.site.numbers import code_lines
+from book.site.search import without_tex
 from book.site.tokens import WORD, names_of
-from tools.chapters import KERNEL, ROOT
+from tools.chapters import KERNEL, ROOT, chapters
 
 CODE = '''def add(a: int, b: int = 1) -> int:
     """Add two numbers (section 1).
@@ -64,6 +68,20 @@ See {eq}`eq-sum` in {{ repository }}."""
 ADDRESS = yaml.safe_load((ROOT / "_config.yml").read_text(encoding="utf-8"))[
     "repository"
 ]["url"]
+CLASS = """class A(B):
+    'Text.'
+    def __init__(self, x: int): ...
+    @classmethod
+    def load(cls, path):
+        'Load.'
+    def _own(self):
+        'Own.'
+"""
+FIELDS = """@dataclass(frozen=True)
+class C:
+    n: int
+    m: float = 0.1  # A rate.
+"""
 
 
 def notebook():
@@ -293,6 +311,12 @@ def test_names_lead_to_the_reference(book):
         assert {link["href"] for link in links} == {entry}
 
 
+def test_lines_of_code():
+    """Comments, docstrings and empty lines are none; a statement over two lines is two."""
+    assert code_lines(MODULE) == 6
+    assert code_lines("x = (  # one\n    1\n)\n\n# two\n") == 3
+
+
 def test_launch_buttons_open_the_notebook(book):
     """Colab and Binder get the address of this very notebook, as readers have it."""
     chapter = page(book, "notebooks/07_adding.html")
@@ -303,6 +327,15 @@ def test_launch_buttons_open_the_notebook(book):
     binder = f"https://mybinder.org/v2/gh/{name}/readers?urlpath=lab/tree/notebooks/07_adding.ipynb"
     assert binder in links and ADDRESS in links
     assert ADDRESS in chapter.article.get_text()  # is filled in
+
+
+def test_class_entries():
+    """A class shows its arguments, from `__init__` or from fields, and its public methods."""
+    text = "\n".join(describe_class(ast.parse(CLASS).body[0], CLASS.splitlines()))
+    assert "{py:class} A(x: int)" in text
+    assert "{py:method} load(path)\n:classmethod:" in text and "_own" not in text
+    text = "\n".join(describe_class(ast.parse(FIELDS).body[0], FIELDS.splitlines()))
+    assert "{py:class} C(n: int, m: float=0.1)" in text and "- `m`: A rate." in text
 
 
 def test_the_search_knows_sections_and_names(book):
@@ -334,3 +367,29 @@ def test_formulas_are_typeset(book):
     assert formula.select_one(".katex-html").get_text() == "a+b"
     with pytest.raises(JSEvalException, match="ParseError"):
         typeset(r"\frac{1}", display=True)
+
+
+@pytest.mark.parametrize(
+    ("formula", "plain"),
+    [
+        (r"d_\text{model}", "d_model"),
+        (r"\sqrt{d_k}", "sqrt(d_k)"),
+        (r"\frac{Q K^\top}{\sqrt{d_k}}", "Q K^T / sqrt(d_k)"),
+    ],
+)
+def test_formulas_are_found_as_they_are_typed(formula, plain):
+    """No backslash, brace or command stands between a reader and a formula."""
+    assert without_tex(formula) == plain
+
+
+def test_the_book_holds_every_notebook_in_order():
+    """Each once; chapters, then appendices, in parts that are numbered."""
+    toc = yaml.safe_load((ROOT / "_toc.yml").read_text(encoding="utf-8"))
+    stems = []
+    for part in toc["parts"]:
+        for entry in part["chapters"]:
+            folder, _, stem = entry["file"].rpartition("/")
+            if folder == "notebooks":
+                assert part.get("numbered"), stem
+                stems.append(stem)
+    assert stems == [chapter.script.stem for chapter in chapters()]
