@@ -48,6 +48,20 @@ def test_contents_make_room_for_notes(address, browser):
     tab.close()
 
 
+@pytest.mark.parametrize("name", ["05_multi_head_attention", "26_speed"])
+def test_all_solutions_open_at_once(address, browser, name):
+    """A button above the exercises opens each solution of a page, and no code; then it closes them."""
+    tab = browser.new_page()
+    tab.goto(f"{address}notebooks/{name}.html")
+    solutions = tab.locator("article details.hide:has(> summary:has-text('Solution'))")
+    button = tab.locator("#exercises > button")
+    for opened in (solutions.count(), 0):
+        button.click()
+        assert tab.locator("article details.hide[open]").count() == opened
+        tab.locator(f"button:text('{'close' if opened else 'open'} all')").wait_for()
+    tab.close()
+
+
 @pytest.mark.parametrize("link", ["a.term", "a[href*=bibliography]"])
 def test_what_a_link_leads_to(address, browser, link):
     """Pointer and keyboard get it alike, inside of the window; Escape closes it."""

@@ -1,5 +1,5 @@
 // What helps to read on any screen: whatever scrolls sideways can be reached with the keyboard, the
-// code of figures is there on demand, and a term or a citation says what it leads to.
+// code of figures and all solutions open at once, and a term or a citation says what it leads to.
 
 "use strict";
 
@@ -55,6 +55,26 @@
     set(box.checked);
   }
 
+  /** A button before the first exercise: open all solutions, or close them. */
+  function addOpenAll() {
+    const folds = [...document.querySelectorAll("article details.hide")].filter(
+      (fold) => !fold.closest(".cell:is(.tag_hide-input, .imports)"),
+    );
+    if (folds.length < 2) return;
+    const button = document.createElement("button");
+    button.className = "open-all";
+    button.type = "button";
+    const isOpen = () => folds.every((fold) => fold.open);
+    const say = () => (button.textContent = isOpen() ? "close all solutions" : "open all solutions");
+    button.addEventListener("click", () => {
+      const open = !isOpen();
+      for (const fold of folds) fold.open = open;
+    });
+    for (const fold of folds) fold.addEventListener("toggle", say);
+    folds.at(-1).closest("section").querySelector("h2").after(button);
+    say();
+  }
+
   /** Show what a term or a citation leads to, to the pointer and to the keyboard alike. */
   function addAbouts() {
     const links = document.querySelectorAll("article :is(a.term, a[href*='bibliography.html#'])[title]");
@@ -102,6 +122,7 @@
   }
 
   addCodeSwitch();
+  addOpenAll();
   addAbouts();
   makeRoomForNotes();
   reach();
