@@ -147,8 +147,6 @@ print("mean:", dropout(x.expand(100_000, 4), p=0.3).mean(0).round(decimals=1))
 
 # %% tags=["remove-cell"]
 if CHECKING:
-    from torch import nn
-
     many_x = x.expand(100_000, 4)
     torch.manual_seed(1)
     ours = dropout(many_x, 0.3)

@@ -206,9 +206,12 @@ def test_a_name_from_nowhere(book):
     use = "def f():\n    return seen\n"
     root = book(c03_adding=TITLE + HIDDEN + "seen = 1\n\n" + DEMO + use)
     (puzzle,) = puzzles(root)
-    assert '03_adding.py, cell 3: uses "seen", which only hidden cells define' in puzzle
-    seen = DEMO + "seen = 1\n\n" + DEMO + use
-    assert puzzles(book(c03_adding=TITLE + seen)) == []
+    assert '03_adding.py, cell 3: uses "seen" as a hidden cell defines it' in puzzle
+    seen = DEMO + "seen = 1\n\n"
+    assert puzzles(book(c03_adding=TITLE + seen + DEMO + use)) == []
+    changed = TITLE + seen + HIDDEN + "seen = 2\n\n" + DEMO + use
+    (puzzle,) = puzzles(book(c03_adding=changed))
+    assert 'cell 4: uses "seen" as a hidden cell defines it' in puzzle
 
 
 # The check, and executing

@@ -1,6 +1,6 @@
 """What a reader of a lesson sees suffices: its visible cells, typed one after the other, run.
 
-Of the hidden cells they need imports at most. Nothing that only hidden cells bind is used, no cell
+Of the hidden cells they need imports at most. Nothing is used as a hidden cell binds it, no cell
 shows how to draw, and no guard of the text meets a reader.
 """
 
@@ -53,6 +53,7 @@ def check_lesson(chapter: Chapter, cells: list[NotebookNode]) -> Iterator[Proble
             continue
         if is_hidden(cell):
             hidden |= bound(cell.source)
+            known -= bound(cell.source)
             known |= bound(imports_of(cell.source))
             continue
         where = chapter.cell(index)
@@ -61,7 +62,7 @@ def check_lesson(chapter: Chapter, cells: list[NotebookNode]) -> Iterator[Proble
             yield Problem(where, fault, 'move it into a cell tagged "hide-input"')
         known |= bound(cell.source)
         for name in sorted((used(cell.source) & hidden) - known):
-            fault = f'uses "{name}", which only hidden cells define'
+            fault = f'uses "{name}" as a hidden cell defines it'
             yield Problem(where, fault, "show where it comes from")
 
 

@@ -50,7 +50,7 @@ def test_contents_make_room_for_notes(address, browser):
 
 @pytest.mark.parametrize("name", ["05_multi_head_attention", "26_speed"])
 def test_all_solutions_open_at_once(address, browser, name):
-    """A button above the exercises opens each solution of a page, and no code; then it closes them."""
+    """A button above the exercises opens all solutions of a page, and no code; then closes them."""
     tab = browser.new_page()
     tab.goto(f"{address}notebooks/{name}.html")
     solutions = tab.locator("article details.hide:has(> summary:has-text('Solution'))")
