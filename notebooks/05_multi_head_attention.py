@@ -385,7 +385,7 @@ trained = attention_maps(model, torch.tensor([german]), torch.tensor([english]))
 written = [tokenizer.decode([i]).strip() for i in english[1:]] + ["</s>"]
 read = [tokenizer.decode([i]).strip() or "</s>" for i in german]
 maps = [
-    heatmap(w, written, read, cell=22, titles=("", "")).properties(title=f"head {i}")
+    heatmap(w, written, read, cell=26, titles=("", "")).properties(title=f"head {i}")
     for i, w in enumerate(trained, 1)
 ]
 show(
