@@ -172,7 +172,7 @@ if CHECKING:
     expected = (chances - F.one_hot(torch.tensor(4), 10))[:, None] * state
     torch.testing.assert_close(embedding.weight.grad, expected)
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-output-step", "caption": "What does one step do to the table? The five words in two of their six columns, when `fish` is the right word (learning rate 1). Each moves to the open square: `fish` in the direction of the state, the others the opposite way. Rated high, `cat` moves far."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-output-step", "caption": "What does one step do to the table? The five words in two of their six columns, when `fish` is the right word (learning rate 1). Each moves to the open square: `fish` in the direction of the state, the others the opposite way. The model rates `cat` high, so `cat` moves far."}}
 ends = X + pull[:, None] * x
 moves = {}  # words that begin and end at the same places share a line
 for word, a, b in zip(WORDS, X.tolist(), ends.tolist()):

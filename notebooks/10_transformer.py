@@ -692,7 +692,7 @@ if CHECKING:
 #
 # Two of these we read ourselves. *Den Hund jagt die Katze* begins with its object: the cat chases the dog. In *Der Lehrer ruft am Abend die Königin an*, the verb `anrufen`, to call, stands in two pieces. Which part will be worth the most?
 
-# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-ladder", "caption": "What does each part bring, and what does a model write with it? Read upwards: each rung has one part more. The bar is the loss on 1,000 unseen pairs in nats per token, the mean of three seeds, with its 95% interval; at the right, the share of 300 translations that are right to the word. Below, what the first seed writes of the two sentences, behind one sign for each seed: right or wrong. Measured by `benchmarks/experiments/ladder.py`."}}
+# %% tags=["hide-input"] mystnb={"figure": {"name": "fig-ladder", "caption": "What does each part bring, and what does a model write with it? Read upwards: each rung has one more part. The bar is the loss on 1,000 unseen pairs in nats per token, the mean of three seeds, with its 95% interval; at the right, the share of 300 translations that are right to the word. Below, what the first seed writes of the two sentences, behind one sign for each seed: right or wrong. Measured by `benchmarks/experiments/ladder.py`."}}
 from statistics import mean, stdev
 
 from benchmarks.common import read_log
@@ -795,7 +795,7 @@ if CHECKING:
     assert (ladder_losses[longer], round(100 * right_share[longer])) == (0.005, 97)
 
 # %% [markdown]
-# Positions: they bring the largest step of the loss, and without them at most 37 of 100 sentences are right, with them 71. Without positions the source is a bag of words, so the models have to guess who chases whom, and guess differently from seed to seed. With positions, two seeds of three still write *The cat chases the dogs*. The next rung is a whole [layer](09_layers.ipynb#the-encoder-layer), which brings the norms, sub-layers that work one after the other, and an encoder, in which the source words look at one another. With it, both sentences are right from every seed.
+# Positions: they bring the largest drop of the loss, and without them at most 37 of 100 sentences are right, with them 71. Without positions the source is a bag of words, so the models have to guess who chases whom, and guess differently from seed to seed. With positions, two seeds of three still write *The cat chases the dogs*. The next rung is a whole [layer](09_layers.ipynb#the-encoder-layer), which brings the norms, sub-layers that work one after the other, and an encoder, in which the source words look at one another. With it, both sentences are right from every seed.
 #
 # Some rungs add two things at once, so we also trained models that differ in only one. Averages without their matrices have a loss of 0.97 instead of 0.58, and had we begun there, the step to attention would look like the largest of all. A third of what the four heads bring is due to the output matrix that comes with them. Of the one scaled table only the scale helps, since three scaled tables do no worse (0.27). And the padding mask changes nothing here, because these batches hold hardly any padding.
 #

@@ -8,7 +8,7 @@ CHECKING = bool(os.environ.get("CHECK_BOOK"))  # guards run in the book's tests 
 # %% [markdown]
 # # Why self-attention
 #
-# This chapter asks of self-attention, of recurrence and of convolution how much each multiplies, and how many of its steps have to wait for one another (section 4 of the paper).
+# This chapter asks how much self-attention, recurrence and convolution multiply, and how many of their steps have to wait for one another (section 4 of the paper).
 #
 # (It is an extra: nothing later depends on it, and you may go straight to [the data](13_data.ipynb).)
 #
