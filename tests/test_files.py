@@ -50,6 +50,7 @@ def in_a_child(work: Callable[[], object]) -> int:
     """Do something in a process of its own; return 0, 1 for an error, or minus its signal."""
     child = os.fork()
     if child == 0:
+        torch.set_num_threads(1)  # those of this process are not there
         code = 1
         try:
             work()
