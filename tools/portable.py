@@ -19,8 +19,8 @@ SETTINGS = {
     "as-a-reader": {"CHECK_BOOK": ""},  # without guards, all outputs are the same
     "kernels-old": {"ATEN_CPU_CAPABILITY": "default", "ONEDNN_MAX_CPU_ISA": "SSE41"},
     "kernels-avx2": {"ATEN_CPU_CAPABILITY": "avx2", "ONEDNN_MAX_CPU_ISA": "AVX2"},
-    "threads-2": {"OMP_NUM_THREADS": "2"},
-    "threads-4": {"OMP_NUM_THREADS": "4"},
+    "threads-2": {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "passive"},
+    "threads-4": {"OMP_NUM_THREADS": "4", "OMP_WAIT_POLICY": "passive"},
     "moved-1": {"MOVED": "1"},
     "moved-2": {"MOVED": "2"},
     "moved-3": {"MOVED": "3"},
@@ -77,12 +77,10 @@ def main() -> None:
     )
     names = parser.parse_args().names
     paths = [name for name in names if name not in SETTINGS] or ["notebooks"]
+    spread = ["-n", "3", "--dist", "loadfile", "--no-loadscope-reorder"]
     failed = []
     for setting in [name for name in names if name in SETTINGS] or SETTINGS:
         print(f"--- {setting}: {SETTINGS[setting]}", flush=True)
-        # Threads of several processes at once would wait for each other
-        processes = "1" if "OMP_NUM_THREADS" in SETTINGS[setting] else "3"
-        spread = ["-n", processes, "--dist", "loadfile", "--no-loadscope-reorder"]
         if run(setting, [*spread, "-m", "not slow", *paths]):
             failed.append(setting)
     if failed:
