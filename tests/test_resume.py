@@ -202,20 +202,13 @@ def go_small(folder: Path) -> Transformer:
     return go(folder, config, validation=HELD_OUT, keep={"test": PAIRS[:2]})
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """A fork would wait forever for PyTorch's other threads."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
-
-
-@pytest.mark.usefixtures("one_thread")
 @pytest.mark.skipif(torch.cuda.is_available(), reason="a GPU cannot be forked")
 @pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.slow)])
-def test_it_may_be_killed_at_every_file_operation(tmp_path: Path, stride: int) -> None:
+def test_it_may_be_killed_at_every_file_operation(
+    tmp_path: Path, stride: int, threads: Callable[[int], None]
+) -> None:
     """Thus between best weights, log and checkpoint; each file is whole or not there."""
+    threads(1)  # for others a fork would wait forever
     whole = tmp_path / "whole"
     with operations(0) as made:
         expected = go_small(whole)

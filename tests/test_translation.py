@@ -2,7 +2,7 @@
 
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 
@@ -39,14 +39,6 @@ def trained() -> Trained:
     few = Transformer(replace(model.config, max_length=120))
     few.load_state_dict(model.state_dict())
     return few.double().eval(), tokenizer
-
-
-@pytest.fixture
-def threads() -> Iterator[Callable[[int], None]]:
-    """Set PyTorch's threads; afterwards they are as before."""
-    before = torch.get_num_threads()
-    yield torch.set_num_threads
-    torch.set_num_threads(before)
 
 
 @given(st.lists(st.integers(0, 30), max_size=40), st.integers(1, 100))
