@@ -478,10 +478,3 @@ def test_pairs_are_written_whole_or_not_at_all(
     with pytest.raises(OSError):
         write_pairs(path, PAIRS[:9])
     assert path.read_bytes() == before and len(list(tmp_path.iterdir())) == 1
-
-
-def test_an_empty_corpus_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "empty.tsv").write_text("")
-    with pytest.raises(ValueError, match="no pairs"):
-        prepare([str(tmp_path / "empty.tsv")], tmp_path / "corpus", vocabulary_size=400)
-    assert not (tmp_path / "corpus").exists()

@@ -12,7 +12,6 @@ from annotated_transformer import (
     Tokenizer,
     Transformer,
     TransformerConfig,
-    export,
     grammar,
     load_pretrained,
     translate,
@@ -149,12 +148,3 @@ def test_what_is_there_is_kept_and_what_cannot_be_is_refused(tmp_path: Path) -> 
         with pytest.raises(ValueError, match=message):
             export_ctranslate2(Transformer(config), TOKENIZER, tmp_path / "new")
     assert [path.name for path in tmp_path.rglob("*")] == ["mine"]
-
-
-def test_an_export_that_fails_half_way_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(export, "TOKENIZER", "no/such/folder")
-    with pytest.raises(FileNotFoundError):
-        export_ctranslate2(random_model(TOY), TOKENIZER, tmp_path / "new")
-    assert not list(tmp_path.iterdir())

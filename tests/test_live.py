@@ -253,16 +253,6 @@ def test_the_tokenizer_is_the_packages(shown, text):
     assert json.loads(extension.engine().eval(script)) == tokenizer.encode(text)
 
 
-@given(
-    st.lists(st.lists(st.floats(-9, 9, width=32), min_size=4, max_size=4), min_size=1)
-)
-def test_rounding_moves_no_weight_by_more_than_half_a_step(rows):
-    matrix = np.array(rows, np.float32)
-    whole, scales = pack.quantize(matrix)
-    error = np.abs(whole * scales[:, None] - matrix)
-    assert (error <= 0.501 * scales[:, None]).all()
-
-
 def test_a_page_is_one_file(tmp_path, monkeypatch, capsys):
     """It asks for nothing; its name stays text; a file that is there stays as it is."""
     path = tmp_path / "<b>captions.html"

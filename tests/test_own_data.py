@@ -123,12 +123,6 @@ def test_the_separator_of_a_csv_shows(
     assert list(each_pair(write(tmp_path / "pairs.csv", file.getvalue()))) == rows
 
 
-def test_a_quotation_mark_in_a_plain_table_is_text(tmp_path: Path) -> None:
-    rows = [Pair('"Komm!', "Come!"), Pair('"Ja', 'Yes"'), Pair('"Nein"', '"No"')]
-    text = "".join(f"{row.source}\t{row.target}\n" for row in rows)
-    assert read_pairs(write(tmp_path / "pairs.tsv", text)) == rows
-
-
 LATIN = "Hund\nVögel\n".encode("latin-1")
 UTF_16 = "Dog\nBird\n".encode("utf-16-le")
 

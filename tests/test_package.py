@@ -21,7 +21,6 @@ import yaml
 
 import annotated_transformer
 from annotated_transformer import cli, grammar, preset
-from annotated_transformer.training import TrainingConfig
 from annotated_transformer.transformer import Transformer, TransformerConfig
 from tools.chapters import ROOT
 from tools.package import project, public_names
@@ -148,15 +147,6 @@ def test_readme_lines_work_as_printed(number, capsys):
     code, printed = examples()[number]
     exec(code, {})
     assert capsys.readouterr().out.strip() == printed
-
-
-def test_readme_training_runs(capsys):
-    """A few steps of it; what it translates then is another matter."""
-    code, _ = examples()[1]
-    few = code.replace("20_000", "200").replace("pairs)\nprint", "pairs, few)\nprint")
-    assert few.count("200,") == few.count("few") == 1
-    exec(few, {"few": TrainingConfig(steps=2)})
-    assert re.fullmatch(r"\['.*'\]", capsys.readouterr().out.strip())
 
 
 def test_readmes_shell_lines_go_through(tmp_path, monkeypatch):

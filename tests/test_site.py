@@ -24,7 +24,6 @@ from py_mini_racer import JSEvalException
 from book.site.api import describe_class
 from book.site.formulas import typeset
 from book.site.numbers import code_lines
-from book.site.search import without_tex
 from book.site.tokens import WORD, names_of
 from tools.chapters import KERNEL, ROOT, chapters
 
@@ -367,19 +366,6 @@ def test_formulas_are_typeset(book):
     assert formula.select_one(".katex-html").get_text() == "a+b"
     with pytest.raises(JSEvalException, match="ParseError"):
         typeset(r"\frac{1}", display=True)
-
-
-@pytest.mark.parametrize(
-    ("formula", "plain"),
-    [
-        (r"d_\text{model}", "d_model"),
-        (r"\sqrt{d_k}", "sqrt(d_k)"),
-        (r"\frac{Q K^\top}{\sqrt{d_k}}", "Q K^T / sqrt(d_k)"),
-    ],
-)
-def test_formulas_are_found_as_they_are_typed(formula, plain):
-    """No backslash, brace or command stands between a reader and a formula."""
-    assert without_tex(formula) == plain
 
 
 def test_the_book_holds_every_notebook_in_order():

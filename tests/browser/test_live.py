@@ -207,15 +207,6 @@ def test_a_phone_shows_the_answer_below_the_field(open_figure):
     assert 0 < answer["y"] - field["y"] < 120
 
 
-def test_paper_has_the_picture_alone(open_figure):
-    tab, figure = open_figure()
-    rows = figure.locator(".translator-lines:visible").bounding_box()["height"]
-    tab.emulate_media(media="print")
-    assert figure.locator("button:visible, input[type=text]:visible").count() == 0
-    lines = figure.locator(".translator-lines:visible").bounding_box()
-    assert lines["height"] == pytest.approx(rows, rel=0.3)
-
-
 def words_of(figure):
     """What a chapter's figure shows, without its numbers and bars."""
     text = figure.locator(".live-still, .what-if-stage").inner_text()
