@@ -622,6 +622,6 @@ if CHECKING:
         assert ((shared[0] - shared[1])[2].abs().max() > 0.01) == moves
 
 # %% [markdown]
-# ### Where it comes from
+# ## Sources
 #
 # Equation 1 and the reason for the scale are from section 3.2.1 of {cite:t}`vaswani2017attention`. {cite:t}`luong2015effective` already scored with dot products in translation.

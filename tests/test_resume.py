@@ -239,6 +239,7 @@ SCRIPT = """
 import sys
 sys.path.insert(0, {tests!r})
 from test_resume import *
+torch.set_num_threads(1)
 config = replace(CONFIG, steps=5000)
 go(Path({folder!r}), config, report=lambda line: print(line["step"], flush=True))
 """
@@ -271,8 +272,12 @@ def start(folder: Path) -> subprocess.Popen[str]:
     ],
 )
 def test_a_process_may_be_ended_at_moments_that_nobody_chose(
-    tmp_path: Path, kind: int, pauses: list[float]
+    tmp_path: Path,
+    kind: int,
+    pauses: list[float],
+    threads: Callable[[int], None],
 ) -> None:
+    threads(1)  # as in the process, where other tests have not changed them
     for pause in pauses:
         process = start(tmp_path)
         time.sleep(pause)
