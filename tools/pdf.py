@@ -37,15 +37,16 @@ STYLE = ROOT / "book" / "site" / "templates" / "pdf.css"
 LOGO = ROOT / "book" / "site" / "assets" / "logo.svg"
 BOOK = "https://book.invalid/"  # where links within the book lead until its parts are joined
 PRINT = ["--no-pdf-header-footer", "--disable-pdf-tagging"]
-LONG_CODE = 28  # lines of code that may go on on the next page
+LONG_CODE = 20  # lines of code that may go on on the next page
 # What paper cannot do, and what is folded on the site without being of the book
 UNWANTED = (
     "script, .headerlink, .colab-button, .book-buttons, .toctree-wrapper, .letters, "
-    ".viewcode-link, .cell:not(.tag_export):not(.tag_hide-cell) > details.hide"
+    ".viewcode-link, .cell.tag_export:has(> details.hide), "
+    ".cell:not(.tag_hide-cell) > details.hide"
 )
 LEFT_OUT = (
-    "The code that draws figures is left out here; the site and the notebooks have it, and the "
-    "figures that react."
+    "Imports and the code that draws figures are left out here; the site and the notebooks have "
+    "them, and the figures that react."
 )
 
 
