@@ -38,6 +38,12 @@ LOGO = ROOT / "book" / "site" / "assets" / "logo.svg"
 BOOK = "https://book.invalid/"  # where links within the book lead until its parts are joined
 PRINT = ["--no-pdf-header-footer", "--disable-pdf-tagging"]
 LONG_CODE = 20  # lines of code that may go on on the next page
+EVERYWHERE = (
+    "What to remember",
+    "Exercises",
+    "Further",
+    "Sources",
+)  # are not in the contents
 # What paper cannot do, and what is folded on the site without being of the book
 UNWANTED = (
     "script, .headerlink, .colab-button, .book-buttons, .toctree-wrapper, .letters, "
@@ -293,7 +299,7 @@ def contents(pages: list[Page], numbers: dict[str, int]) -> Iterator[str]:
             yield f'<p class="entry of-part">{html.escape(part)}</p>'
         entries = [("chapter", page.name, page.title)]
         if part:
-            entries += sections(page)
+            entries += [s for s in sections(page) if not s[-1].endswith(EVERYWHERE)]
         for level, name, title in entries:
             number = numbers.get(name, "")
             yield (
