@@ -38,12 +38,8 @@ LOGO = ROOT / "book" / "site" / "assets" / "logo.svg"
 BOOK = "https://book.invalid/"  # where links within the book lead until its parts are joined
 PRINT = ["--no-pdf-header-footer", "--disable-pdf-tagging"]
 LONG_CODE = 20  # lines of code that may go on on the next page
-EVERYWHERE = (
-    "What to remember",
-    "Exercises",
-    "Further",
-    "Sources",
-)  # are not in the contents
+# Sections that the contents leave out
+EVERYWHERE = ("What to remember", "Exercises", "Further", "Sources")
 # What paper cannot do, and what is folded on the site without being of the book
 UNWANTED = (
     "script, .headerlink, .colab-button, .book-buttons, .toctree-wrapper, .letters, "
