@@ -482,7 +482,7 @@ def attention(
 
 
 # %% [markdown]
-# The function has no parameters, because all that is learned is in the matrices that made its arguments.
+# The second `where` is for a query whose keys are all hidden: there the softmax divides zero by zero and returns NaN. The function has no parameters, because all that is learned is in the matrices that made its arguments.
 #
 # :::{margin}
 # `dropout` does nothing unless a module for it is passed; [regularization](17_regularization.ipynb#what-dropout-does) explains it.

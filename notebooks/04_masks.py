@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 # %% [markdown]
-# A small model learns to predict the next token. Its loss falls to about 0.12, although the tokens are the tosses of a coin and nobody can do better than 0.69. Then it has to write, and although nothing has raised an error, it writes nonsense. What was forgotten is a **mask**.
+# A small model learns to predict the next token. Its loss falls to about 0.12, although the tokens are the tosses of a coin and nobody can do better than 0.69. What was forgotten is a **mask**.
 #
 # ## What a forgotten causal mask costs
 #
@@ -114,7 +114,7 @@ if CHECKING:
 # %% [markdown]
 # The second loss comes down to about $0.69 / 6 = 0.12$, and that number gives the trick away. At five of the six positions the answer is in view, one place to the right, so the model copies it. Only the last position has to guess.
 #
-# Which of the two do you expect to write better? Both now write one token after another, and there is nothing on the right to copy from.
+# Now both write, one token after another. Which of them do you expect to do it better?
 
 
 # %% tags=["nbval-ignore-output"]

@@ -139,7 +139,7 @@ def split_heads(x: Tensor, heads: int) -> Tensor:
 
 
 # %% [markdown]
-# `unflatten` turns $(B, T, H \cdot d_k)$ into $(B, T, H, d_k)$, and `transpose` swaps the two middle axes. An obvious idea is shorter, a single `reshape` into the shape that is wanted. To see the difference, we number the cells of four words with six numbers each.
+# An obvious idea is shorter, a single `reshape` into the shape that is wanted. To see the difference, we number the cells of four words with six numbers each.
 
 # %%
 numbers = torch.arange(24).reshape(1, 4, 6)
@@ -185,7 +185,7 @@ if CHECKING:
 # %% [markdown]
 # ### What breaks without the transpose
 #
-# A reshape moves no numbers but only regroups them, so head 1 gets the first half of the sentence and head 2 the second: `the` and `black` never hear of `cat` and `likes`, in any layer of the encoder.
+# Leave the transpose out of both functions, and `the` and `black` never hear of `cat` and `likes`, in any layer of the encoder.
 
 # %% tags=["remove-cell"]
 if CHECKING:

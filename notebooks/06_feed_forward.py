@@ -238,7 +238,7 @@ if CHECKING:
     assert alone.max() <= 4 and (alone > 2).sum() <= 3
 
 # %% [markdown]
-# In this one caption about one sum in sixty is above zero, although nothing in the loss counts firing units. Larger ones are sparse, too ({cite:t}`li2023lazy`).
+# Nothing in the loss asks for so few units to fire, and yet larger models are sparse, too ({cite:t}`li2023lazy`).
 #
 # ## What to remember
 #

@@ -143,7 +143,7 @@ if CHECKING:
 # | target words | look up | $(B, T) \to (B, T, D)$ | the words of the target |
 # | output | dot products | $(B, T, D) \to (B, T, \lvert V\rvert)$ | all |
 #
-# In which direction does a row move? Let $p_v$ be the probability of word $v$, let $y$ be the right word, and let $[v = y]$ be 1 for the right word and else 0. At one position, the output sends row $v$ the gradient
+# In which direction does a row move? Let $p_v$ be the probability of word $v$, let $y$ be the right word, and let $[v = y]$ be 1 for the right word and else 0. The loss is $-\ln p_y$; its derivative by the logit of word $v$ is $p_v - [v = y]$, and that logit is $x \cdot E_v$. So at one position, the output sends row $v$ the gradient
 #
 # $$
 # \frac{\partial L}{\partial E_v} = (p_v - [v = y])\; x.
@@ -255,7 +255,7 @@ for name, size in starts.items():
     print(f"{name:14} word {word:5.2f}   logit {logit:5.2f}   loss {loss:5.1f}")
 
 # %% [markdown]
-# Only tensor2tensor's start is right at both ends. There, the word has two thirds of the squared size of word plus position, $1 / (1 + 0.5)$.
+# Only tensor2tensor's start is right at both ends. With it, the squared sizes of word and position are 1 and 0.5, so the word's share of their sum is two thirds.
 #
 # With Glorot's rule, the 37,000 rows make the numbers tiny, $\sqrt{2 / 37{,}512} = 0.0073$. Even after the factor the word's share is $0.17^2 / (0.17^2 + 0.5)$, so the model reads 95% position and 5% word. In our [short training runs](../book/departures.md#the-model) this start costs about 0.3 nats per token.
 #

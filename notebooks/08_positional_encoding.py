@@ -292,7 +292,7 @@ for name, part in (("sine and cosine", table), ("sines alone", sines)):
 # (x + p)\,W = x\,W + p\,W
 # $$ (eq-add)
 #
-# Adding is concatenating with one matrix, $W$, for both parts. That gives up some freedom, and it saves width: doubling $d_\text{model}$ would make every matrix of the model larger. That would matter only if words and positions needed the same directions. They needn't: 99% of what fifty positions are lies in 16 of the 512 directions. That leaves nearly 500 for the words, and because their table is learned, training can move them there.
+# Adding is concatenating with one matrix, $W$, for both parts. That gives up some freedom, and it saves width: doubling $d_\text{model}$ would make every matrix of the model larger. That would matter only if words and positions needed the same directions. They needn't: 16 of the 512 directions hold 99% of the squared length of the first fifty positions. That leaves nearly 500 for the words, and because their table is learned, training can move them there.
 
 # %% tags=["remove-cell"]
 if CHECKING:

@@ -165,7 +165,7 @@ if CHECKING:
     assert [round(v, 2) for v in added[3].tolist()] == [0, 2, 0.06, 0, 0.76, 0.29]
 
 # %% [markdown]
-# The columns are noun, verb, adjective, article, living, edible. `likes` is still a verb, 2 in the second column, and now also carries 0.76 of something living and 0.29 of something edible, so the next sub-layer can read that a cat and a fish are involved. Nothing was overwritten, because attention wrote into columns that `likes` had left empty. In 512 dimensions there is room for many to do so, and a sub-layer can even erase, by adding the negative of what is there.
+# The columns are noun, verb, adjective, article, living, edible. `likes` is still a verb, because attention wrote into columns that `likes` had left empty. In 512 dimensions there is room for many to do so, and a sub-layer can even erase, by adding the negative of what is there.
 #
 # The gradient benefits, too. The derivative of $x + f(x)$ is $1 + f'(x)$, so the gradient always has one way back on which nothing shrinks it, however small $f'$ is.
 #
@@ -362,7 +362,7 @@ if CHECKING:
     assert alike(mended[4]) < 0.65 and alike(mended[24]) > 0.98
 
 # %% [markdown]
-# The gradient doesn't vanish: it arrives at the start almost as large as it was at the end. One thing is still broken. The words become alike, only more slowly: in the plain stack they were one vector after four sub-layers, here only at the top. An untrained attention averages, whatever is added to it. Training can change that, since the gradient now gets through.
+# The gradient doesn't vanish: it arrives at the start almost as large as it was at the end. Each norm divides it by a little more than 1, the size of the sum, and each addition makes it larger by about as much. One thing is still broken. The words become alike, only more slowly: in the plain stack they were one vector after four sub-layers, here only at the top. An untrained attention averages, whatever is added to it. Training can change that, since the gradient now gets through.
 #
 # ## The encoder layer
 #

@@ -248,7 +248,7 @@ def make_decoder(c: TransformerConfig) -> Decoder:
 # \pm\sqrt{\frac{6}{\text{rows} + \text{columns}}}
 # $$ (eq-glorot)
 #
-# and biases start at 0. To keep a signal's size on the way forward one would divide by twice the rows, and to keep the gradient's on the way back, by twice the columns; the sum is a compromise. The [embedding](07_embeddings.ipynb#why-multiply-by-the-square-root-of-) and the norms start by themselves.
+# and biases start at 0. With $2 \cdot \text{rows}$ in the denominator a signal would keep its size on the way forward, and with $2 \cdot \text{columns}$ the gradient would on the way back; the formula takes the mean of the two. The [embedding](07_embeddings.ipynb#why-multiply-by-the-square-root-of-) and the norms start by themselves.
 
 
 # %% tags=["export"]
@@ -655,7 +655,7 @@ if CHECKING:
     assert maps[0].max() < 0.3 and maps[end].diagonal().mean() > 0.5
 
 # %% [markdown]
-# It learns to look: first anywhere, then roughly, then at the right place. What the diagonal compares are positions and not letters. `blackcat` has two `a` and two `c`, and each row finds its own; the [sines](08_positional_encoding.ipynb#why-sine-and-cosine) are all that tells them apart.
+# What the diagonal compares are positions and not letters. `blackcat` has two `a` and two `c`, and each row finds its own; the [sines](08_positional_encoding.ipynb#why-sine-and-cosine) are all that tells them apart.
 #
 # This is a Transformer that has learned something, in less than a minute on one CPU thread. To translate, it needs [pairs of sentences](13_data.ipynb), [tokens](14_tokenization.ipynb) instead of letters, and a [better loop](18_training.ipynb#the-loop), but the model stays as it is. (Without encoder and cross-attention, it would be a [GPT](24_decoder_alone.ipynb).)
 #

@@ -154,7 +154,7 @@ if CHECKING:
 # \end{aligned}
 # $$
 #
-# Twice these numbers, 1.08 and 1.68, are the weights. The <span style="color:#0072B2">**query**</span> of `Fisch` is
+# Twice these numbers, 1.08 and 1.68, are the weights in $W^Q$. The <span style="color:#0072B2">**query**</span> of `Fisch` is
 #
 # $$
 # \begin{aligned}

@@ -252,7 +252,7 @@ if CHECKING:
 #
 # This column of Table 1 is the better reason: in training, every layer reads all words of all sentences of a batch at once, where a recurrence takes as many steps as the longest sentence has words. It doesn't help where the words don't exist yet: a Transformer that *writes* needs one step for each word, as a recurrent network does.
 #
-# The last column, the path between two words, is the other reason, and [chapter 2](02_before_attention.ipynb) has told it. A recurrent layer passes a signal through $n$ steps, a stack of convolutions through several layers, and attention through one step at any distance. Convolutions have few steps in a row, too; what they lack is the short path.
+# The last column, the path between two words, is the other reason, and [chapter 2](02_before_attention.ipynb) has told it. Convolutions have few steps in a row, too; what they lack is the short path.
 #
 # ## What to remember
 #

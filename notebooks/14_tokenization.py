@@ -72,7 +72,7 @@ print(*missing[:4], sep="\n")
 #
 # ## Letters as tokens
 #
-# The other extreme is to number letters, or the bytes that a file stores for them. Then hardly a letter is unknown, and never a byte, and the vocabulary is tiny. But the German validation captions have 12.9 words on average, and 73.9 bytes. So in byte-level translation (and nearly so in character-level translation) a caption is 5.7 times as long, the encoder's attention has $5.73^2 = 33$ times as many weights, and the model must spend layers on finding out that `H`, `u`, `n` and `d` belong together.
+# The other extreme is to number letters, or the bytes that a file stores for them. Every byte, and nearly every letter, is then in the list, and the list is tiny. But the German validation captions have 12.9 words on average, and 73.9 bytes. So in byte-level translation a caption is 5.7 times as long (in character-level translation hardly less), the encoder's attention has $5.73^2 = 33$ times as many weights, and the model must spend layers on finding out that `H`, `u`, `n` and `d` belong together.
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -382,7 +382,7 @@ def train_bpe(texts: Iterable[str | Pair], vocabulary_size: int) -> str:
 # %% [markdown]
 # ### A tokenizer is part of the model
 #
-# Say that 1,207 was the number of `Hund` in training. With another vocabulary the same number means something else, and fluent nonsense comes out. So always keep the tokenizer [with the model](A_files.ipynb#saving-and-loading) that was trained with it. A text that contains the four characters `</s>` must not turn into one of them; `encode_special_tokens = True` prevents it, though its name seems to say the opposite.
+# Say that 1,207 was the number of `Hund` in training. With another vocabulary the same number means something else, and fluent nonsense comes out. So always keep the tokenizer [with the model](A_files.ipynb#saving-and-loading) that was trained with it. And a text that contains the four characters `</s>` must not turn into the reserved entry of that name; `encode_special_tokens = True` prevents it, though its name seems to say the opposite.
 
 
 # %% tags=["export"]

@@ -367,7 +367,7 @@ if CHECKING:
 # %% [markdown]
 # ## The settings
 #
-# A run's **hyperparameters** are in one class. An update sees up to `max_tokens` times `grad_accum_steps` tokens per side, about 25,000 in the paper. How well the model learns depends on the product, how much memory it takes on `max_tokens` alone. (`precision` and `compile` are for [speed](26_speed.ipynb#the-fast-loss), `keep_checkpoints` and `patience` for [the trainer](29_trainer.ipynb).)
+# A run's **hyperparameters** are in one class. An update sees up to `max_tokens` times `grad_accum_steps` tokens per side, about 25,000 in the paper. How well the model learns depends on the product of the two; how much memory it takes depends on `max_tokens` alone. (`precision` and `compile` are for [speed](26_speed.ipynb#the-fast-loss), `keep_checkpoints` and `patience` for [the trainer](29_trainer.ipynb).)
 
 
 # %% tags=["export"]

@@ -671,7 +671,7 @@ def extend(beams: Beams, logits: Tensor) -> tuple[Beams, Tensor]:
 # %% [markdown]
 # ### The whole search
 #
-# Hypotheses that wrote `</s>` or reached their limit are `done`. Their words and scores go to the results. Their places stay taken, and minus infinity in `total` keeps them from growing.
+# A hypothesis that is `done` keeps its place, and with minus infinity in `total` it can't grow.
 
 
 # %% tags=["export"]
@@ -941,7 +941,7 @@ if CHECKING:
     assert [round(at[4, a]["length"], 2) for a in (0.0, 1.4)] == [0.91, 0.94]
 
 # %% [markdown]
-# With $\alpha = 0.6$ a beam of 4 is 1.0 BLEU ahead of greedy search. Wider beams gain little more (1.1 to 1.2), while each doubling doubles the decoder's work. With $\alpha = 1.4$ it is ahead by 1.4, without a penalty by 0.4, because what it finds is more probable and too short. Whether chance could do that is [the next chapter's question](20_evaluation.ipynb#whether-a-difference-is-real).
+# With $\alpha = 0.6$ a beam of 4 is 1.0 BLEU ahead of greedy search. Wider beams gain little more (1.1 to 1.2), while each doubling doubles the decoder's work. With $\alpha = 1.4$ the beam of 4 is ahead by 1.4. Without a penalty it is ahead by only 0.4, because the sentences that it finds are more probable but too short. Whether chance could do that is [the next chapter's question](20_evaluation.ipynb#whether-a-difference-is-real).
 #
 # So greedy search will do for a quick look; for translations that are read or compared, take a beam. You can watch all three ways at work, in the everyday model:
 #
