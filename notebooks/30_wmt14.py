@@ -465,7 +465,7 @@ if CHECKING:
 # %% [markdown]
 # So the paper's level is **25.8 to 26.6 for base and 26.9 to 27.7 for big**, in sacreBLEU's terms. In our judgment, a base model below 23 has something wrong with it (JoeyNMT's has 24.4), and one above 28 with its measurement.
 #
-# Not only the tool differs from one published score to the next, but also the test sentences, the checkpoints averaged and the text: our vocabulary works on raw bytes, those of several others on text that was tokenized first. Another seed alone moved the score of our captions model by about half a point, so 25.6 and 25.9 are the same result until a [paired bootstrap](20_evaluation.ipynb#whether-a-difference-is-real) and your other seeds say otherwise.
+# Not only the tool differs from one published score to the next, but also the test sentences, the checkpoints averaged and the text: our vocabulary works on raw bytes, those of several others on text that was tokenized first. Another seed alone moved the score of our captions model by up to half a point, so 25.6 and 25.9 are the same result until a [paired bootstrap](20_evaluation.ipynb#whether-a-difference-is-real) and your other seeds say otherwise.
 #
 # ## What to remember
 #
