@@ -382,7 +382,7 @@ def chunked_loss(
 
 
 # %% [markdown]
-# The first three lines are the smoothing. It asks only how far the right logit is above the mean of all: with $q$ from {eq}`eq-smooth`, the loss is the plain one plus $\epsilon\, (z_y - \bar z)$, which is $\epsilon$ times the lead of the right logit over the mean of all. That mean is the state's product with the mean row of the table, so smoothing needs no other logits, and no more passes over those of a chunk.
+# The first three lines are the smoothing. With $q$ from {eq}`eq-smooth`, the loss is the plain one plus $\epsilon\, (z_y - \bar z)$, which is $\epsilon$ times the lead of the right logit over the mean of all. That mean is the state's product with the mean row of the table, so smoothing needs no other logits, and no more passes over those of a chunk.
 #
 # The last lines take the gradient past the cut. The backward passes in the loop don't reach the rest of the model. But the gradient of $\sum_i g_i h_i$ with respect to $h$ is $g$, so we add this sum to the loss, and subtract it again without a gradient: the value stays, and the gradient is the one we know.
 
