@@ -112,7 +112,7 @@ if CHECKING:
 #
 # Can the loss tell?
 
-# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-minute", "caption": "When does the model learn what? The training loss over 700 steps. Each number marks the step where a new translation of *Den Hund jagt die Katze* first appears. Most of the fall is spent on getting words and order right. Who chases whom is learned where the curve is almost flat."}}
+# %% tags=["hide-input", "nbval-ignore-output"] mystnb={"figure": {"name": "fig-minute", "caption": "When does the model learn what? The training loss over 700 steps. Each number marks the step where a new translation of *Den Hund jagt die Katze* first appears."}}
 curve = [{"step": line["step"], "loss": round(line["loss"], 3)} for line in log]
 firsts = {}
 for point, line in zip(curve[1:], log[1:]):  # the first is no sentence
@@ -140,7 +140,7 @@ show(
 )
 
 # %% [markdown]
-# Hardly: the step from wrong to right barely shows in a curve that looks finished. But has the model only learned its sentences by heart?
+# Hardly. Most of the fall is spent on getting words and order right, and who chases whom is learned where the curve is almost flat. But has the model only learned its sentences by heart?
 
 # %% tags=["nbval-ignore-output"]
 print(f"{log[-1]['epoch']:.2f} epochs")
@@ -187,7 +187,7 @@ class Pair(NamedTuple):
 
 
 # %% [markdown]
-# An unknown alignment is `None`; an empty set would claim that no word has a partner. Plain tuples of two texts will do as well:
+# An unknown alignment is `None`; an empty set would claim that no word has a partner. Functions that take pairs also take plain tuples of two texts:
 
 
 # %% tags=["export"]
@@ -262,7 +262,7 @@ show_plot(
 )
 
 # %% [markdown]
-# With such a picture one can ask [whether a trained model looks at the *right* word](21_attention_maps.ipynb#word-alignment-by-cross-attention). For real text only programs that make mistakes of their own could tell; here we know.
+# With such a picture one can ask [whether a trained model looks at the *right* word](21_attention_maps.ipynb#word-alignment-by-cross-attention). For real text the alignment usually comes from a program, which makes mistakes of its own; here it is gold.
 #
 # How many pairs could a word-by-word translator get right? At most those whose alignment is a plain diagonal. One in three? One in ten?
 
@@ -299,7 +299,7 @@ if CHECKING:
 #
 # The model learns from the split *train*. You look at *val*, for validation, while you choose sizes and rates. The *test* set is for one measurement at the end, because if you tune on it, your score says how well you tuned.
 #
-# A model that memorizes looks brilliant on sentences it was trained on, so this is the first thing to ask of any data set:
+# A model that memorizes looks brilliant on sentences it was trained on, so first count how many sentences of the other two splits are in the training data:
 
 # %%
 known = {pair.source for pair in captions}
@@ -309,7 +309,7 @@ for name in ("val", "test_2016_flickr"):
     print(f"{name}: {count} of {len(held_out)} sources are in train")
 
 # %% [markdown]
-# That's clean enough. If you split data of your own by shuffling and cutting, [the chapter on corpora](28_corpus.ipynb#put-aside-and-nothing-of-it-learned) has a surprise.
+# That's clean enough. If you split data of your own by shuffling and cutting, a sentence that occurs twice can land on both sides; [the chapter on corpora](28_corpus.ipynb#put-aside-and-nothing-of-it-learned) prevents it.
 #
 # ## What to remember
 #

@@ -37,7 +37,7 @@ except ValueError as error:
     print(error)
 
 # %% [markdown]
-# A tensor is a rectangle, and sentences aren't. The second row has to be filled up with tokens that mean nothing, **padding**, and the machine multiplies padding as carefully as words. How much padding there is depends on the lengths alone. Here they are, with one position more for the token that ends a sentence:
+# A tensor is a rectangle, and sentences aren't. The second row has to be filled up with tokens that mean nothing, **padding**, and the machine multiplies padding as carefully as words. How much padding there is depends on the lengths alone. Here are the means, with one position more for the token that ends a sentence:
 
 # %%
 lengths = np.array(
@@ -114,9 +114,9 @@ if CHECKING:
     assert useful_share(by_target) > 0.8
 
 # %% [markdown]
-# You can check the first line by hand: a pair has $17.01 + 16.15 = 33.16$ tokens on average, which is 23% of 144. Three quarters of the work is spent on nothing, and this count is kind to padding, because the scores of [attention](12_why_self_attention.ipynb) grow with the square of the length: $72^2 = 5{,}184$ for a padded sentence, $17^2 = 289$ for an average one.
+# You can check the first line by hand: a pair has $17.01 + 16.15 = 33.16$ tokens on average, which is 23% of the $2 \cdot 72 = 144$ positions. Three quarters of the work is spent on nothing, and this count is kind to padding, because the scores of [attention](12_why_self_attention.ipynb) grow with the square of the length: $72^2 = 5{,}184$ for a padded sentence, $17^2 = 289$ for an average one.
 #
-# Padding each batch to its own longest sentence can't do much better than one half, because among 32 sentences drawn at random one is nearly always long. Sorting helps most.
+# Padding each batch to its own longest sentence can't do much better than one half, because among 32 sentences drawn at random one is nearly always long. Sorting helps most, but less than in the figure, which shows the German side only. Here we sorted by the target, and sentences whose targets are equally long can have sources of very different lengths.
 #
 # ## Tokens, not sentences
 #
@@ -132,15 +132,13 @@ if CHECKING:
     assert positions > 5 * len(by_target[0]) * by_target[0].max(axis=0).sum()
 
 # %% [markdown]
-# More than five times as much. The GPU's memory has to hold the largest batch, so in most steps most of it is unused. And one gradient is a mean over 200 target tokens, another over 1,400.
+# More than five times as much. The GPU's memory has to hold the largest batch, so in most steps most of it is unused. And one gradient is a mean over 200 target tokens, another over 1,400, so the one is far less reliable than the other.
 #
 # The paper therefore gives each batch a token budget, about 25,000 on each side, and lets the number of sentences follow. A batch whose longest source has $S$ positions and whose longest target has $T$ gets
 #
 # $$ B = \left\lfloor \frac{\text{max tokens}}{\max(S, T)} \right\rfloor \text{ rows.} $$ (eq-rows)
 #
 # With 1,024 tokens, enough for this small corpus, these are 128 captions of length 8, and 16 of the longest, with $S = 61$ and $T = 50$. What the encoder keeps in memory grows with $B \, S$ and what the decoder keeps with $B \, T$. Because the formula divides by the longer side, neither goes over the limit.
-#
-# So a good batch has sentences of about equal length, and about as many tokens as every other.
 #
 # ## From pairs to arrays
 #
@@ -322,7 +320,7 @@ def check_fits(lengths: np.ndarray, most: int, part: str, holder: str) -> None:
 
 
 # %% [markdown]
-# Chance enters the plan in two places. A random number, the **jitter**, is added to each key. And once the batches are cut, they are shuffled, or the model would see all short sentences first.
+# Chance enters the plan in two places. The random number that is added to each key, the **jitter**, shuffles examples of equal lengths and swaps nearly equal ones. It never mixes two widths, whose keys are at least 4 apart. And once the batches are cut, they are shuffled, or the model would see all short sentences first.
 
 
 # %% tags=["export"]
@@ -354,7 +352,7 @@ def plan_batches(
 
 
 # %% [markdown]
-# The jitter shuffles examples of equal lengths and swaps nearly equal ones, but it never mixes two widths, whose keys are at least 4 apart. The generator gets seed and epoch as a pair and decides everything, so a run that was interrupted can make the same plan again.
+# The generator gets seed and epoch as a pair and decides everything, so a run that was interrupted can make the same plan again.
 #
 # :::{margin}
 # With their sum, seed 0 in epoch 1 would be seed 1 in epoch 0.
@@ -388,8 +386,6 @@ if CHECKING:
 
 # %% [markdown]
 # 97% of the work is done on tokens, where padding to 72 had 23%. Of the pairs of captions that share a batch, only 13% share one again in the next epoch. A larger batch spans more lengths, so 4,096 reaches only 95%; a larger corpus has more sentences of each length.
-#
-# Each example is in the plan exactly once.
 #
 # ## From the plan to the batches
 #

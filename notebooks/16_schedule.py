@@ -173,7 +173,7 @@ if CHECKING:
 #
 # ## What Adam does with the rate
 #
-# Plain gradient descent moves each weight by the rate times its gradient. That presumes gradients of similar size everywhere, and a Transformer doesn't have them. In the fresh model, these tensors have the smallest and the largest typical gradient (root mean square):
+# Plain gradient descent moves each weight by the rate times its gradient. That presumes gradients of similar size everywhere, and a Transformer doesn't have them. In the fresh model, these tensors have the smallest and the largest typical gradient (root mean square; the gradients are those that `encoder_state` has just computed):
 
 # %% tags=["nbval-ignore-output"]
 typical = {}
@@ -240,7 +240,7 @@ if CHECKING:
 # %% [markdown]
 # ## Why are the first steps the worst?
 #
-# After a single gradient, $\hat m = g$ and $\sqrt{\hat v} = |g|$. The quotient is 1 or −1 for *every* weight, however small its gradient, unless it is so close to zero that $\epsilon$ counts. The fresh model takes its first step, at a rate of 0.01:
+# After a single gradient, $\hat m = g$ and $\sqrt{\hat v} = |g|$. The quotient is 1 or −1 for *every* weight, however small its gradient, unless it is so close to zero that $\epsilon$ counts. With the same gradients, the fresh model takes its first step, at a rate of 0.01:
 
 # %% tags=["nbval-ignore-output"]
 before = [p.detach().clone() for p in fresh.parameters()]
@@ -263,7 +263,7 @@ if CHECKING:
     assert abs(lengths[0] - 1) < 1e-6 and lengths[-1] < 0.26
 
 # %% [markdown]
-# How much worse is that than a later step? Suppose there is nothing to learn, because each gradient is random with mean zero. In the first step, noise still moves each weight as far as the clearest signal would. Later most of it cancels: averaged over this memory, noise shrinks to about $\sqrt{(1 - \beta_1)/(1 + \beta_1)} = 0.23$ of a single gradient's.
+# How much worse is that than a later step? Suppose there is nothing to learn, because each gradient is random with mean zero. In the first step, noise still moves each weight as far as the clearest signal would. Later most of it cancels: in $m$ a gradient that came $k$ steps ago has the weight $(1 - \beta_1)\,\beta_1^k$, and the squares of these weights add up to $(1 - \beta_1)/(1 + \beta_1)$. So the typical $m$ is only $\sqrt{0.1 / 1.9} = 0.23$ times as large as a single gradient.
 #
 # And the gradients themselves say least at the start. A fresh model has a loss of nearly 7, and knowing the frequencies alone would bring it down to 4.64. So the first gradients mostly say one thing, and the same at every position: make the frequent tokens more probable. This fits the bold run, whose encoder ended up with the same vector at every position.
 #
@@ -334,9 +334,7 @@ show_steps(
 )
 
 # %% [markdown]
-# The base model's first hundred rates add up to $0.00000017 \cdot (1 + 2 + \dots + 100) = 0.0009$, so for a hundred batches no weight moves by much more than that. After the peak the steps get shorter, because close to a minimum long ones only jump about.
-#
-# After the peak it takes four times the steps to halve the rate. At the paper's last step, 100,000, it is a fifth of its peak.
+# The base model's first hundred rates add up to $0.00000017 \cdot (1 + 2 + \dots + 100) = 0.0009$, so for a hundred batches no weight moves by much more than that. After the peak the steps get shorter, because close to a minimum long ones only jump about. It now takes four times the steps to halve the rate, and at the paper's last step, 100,000, it is a fifth of its peak.
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -380,7 +378,7 @@ show(
 )
 
 # %% [markdown]
-# The run with the warm-up may take long steps in the middle, because it didn't take them at the start. So the warm-up rescues a bold rate. It doesn't show that a bold rate beats a tame one: from this one seed, it ends level with the constant 0.001. But two thirds of its steps were warm-up; in a long run that is a small part.
+# The run with the warm-up may take long steps in the middle, because it didn't take them at the start. So the warm-up rescues a bold rate. Whether a bold rate beats a tame one, this run can't show. From this one seed it ends level with the constant 0.001, although it spent two thirds of its steps on the warm-up, which in a long run is a small part.
 #
 # ## Why does a Transformer need a warm-up?
 #
@@ -391,7 +389,7 @@ show(
 # - In post-norm the gradients near the output are large {cite:p}`xiong2020layer`.
 # - A step that is too long can switch off [ReLU units](06_feed_forward.ipynb#units-that-never-fire) for good.
 #
-# They may be links of one chain. Under Adam the size of a gradient cancels, but post-norm also turns the same step into a larger change of the output {cite:p}`liu2020understanding`, and the damage leaves little gradient to repair it. If so, the bold rate should do less harm with [the norm in front](09_layers.ipynb#why-the-place-of-the-norm-matters) of the sub-layers:
+# They may be links of one chain. Large gradients alone don't make Adam's steps longer, because it divides their size out. But in post-norm a step of the same length also changes the output more {cite:p}`liu2020understanding`, and once the damage is done, little gradient is left to repair it. If so, the bold rate should do less harm with [the norm in front](09_layers.ipynb#why-the-place-of-the-norm-matters) of the sub-layers:
 
 # %% tags=["nbval-ignore-output"]
 run(f"{bold}, pre-norm", [max(rates)] * 300, pre_norm=True)

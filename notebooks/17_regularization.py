@@ -117,7 +117,7 @@ if CHECKING:
     assert (right < 0.001).float().mean() > 0.05 and dear > 0.3
 
 # %% [markdown]
-# To lower the loss on its own sentences further, the model pushes their words towards 100%. So it is sure of much in new sentences, too, and often wrong. A word that was given 0.01% costs $-\log 0.0001 = 9.2$ **nats**, where 1% would have cost 4.6. (A nat is the unit of a loss with natural logarithms.)
+# To lower the loss on its own sentences further, the model pushes their words towards 100%. So it is sure of much in new sentences, too, and often wrong. A word that was given 0.1% costs $-\log 0.001 = 6.9$ **nats**. (A nat is the unit of a loss with natural logarithms.) In the run shown the right word has less than that at 13% of the positions, and these alone bring at least $0.13 \cdot 6.9 = 0.9$ of the 2.57 nats per token.
 #
 # You could stop at the lowest point, which is called [early stopping](18_training.ipynb#whether-it-gets-better). But it would be better to keep the model from learning by heart at all.
 #
@@ -339,7 +339,7 @@ if CHECKING:
 # %% [markdown]
 # ### Padding doesn't count
 #
-# Where the label is padding, nothing is asked, and the comparison above has such labels. A loss that counts padding trains the model to say `<pad>`. But `</s>` is a label like any word, since a model that never learns to say it doesn't stop.
+# Where the label is padding, the position adds nothing to the loss; the comparison above has such labels. A loss that counts padding trains the model to say `<pad>`. But `</s>` is a label like any word, since a model that never learns to say it doesn't stop.
 #
 # ### The gradient
 #
@@ -378,9 +378,9 @@ if CHECKING:
 #
 # $$ H(q) = -\sum_v q_v \log q_v. $$ (eq-entropy)
 #
-# With 37,000 words, the right one adds $0.9 \cdot 0.1054 = 0.095$ and the many small shares add $0.1 \cdot \log 370{,}000 = 1.282$, together 1.38 nats per token. Whatever a model pays above that is the **Kullback-Leibler divergence** $\operatorname{KL}(q \,\|\, p)$, which some programs report instead. The **perplexity** leaves smoothing aside: it is $e$ to the power of the plain loss $-\log p_y$.
+# With 37,000 words, the right one adds $-0.9 \cdot \log 0.9 = 0.095$. Each of the small shares is $0.1 / 37{,}000 = 1 / 370{,}000$, so together they add $0.1 \cdot \log 370{,}000 = 1.282$. That makes 1.38 nats per token. Whatever a model pays above that is the **Kullback-Leibler divergence** $\operatorname{KL}(q \,\|\, p)$, which some programs report instead. The **perplexity** leaves smoothing aside: it is $e$ to the power of the plain loss $-\log p_y$.
 #
-# Here are both for four models. Each gives the right word the probability $c$, and shares the rest evenly among the other words; the first knows nothing. Which of them has the lowest smoothed loss?
+# Here are perplexity and smoothed loss for four models. Each gives the right word the probability $c$, and shares the rest evenly among the other words; the first knows nothing. Which of them has the lowest smoothed loss?
 
 # %%
 V = 37_000
@@ -466,7 +466,7 @@ if CHECKING:
 # %% [markdown]
 # ## What to remember
 #
-# - Overfitting shows on held-out sentences only. Measure them with dropout off and hard labels.
+# - Overfitting shows on held-out sentences only. Measure the loss on them with dropout off and hard labels.
 # - Dropout sits on each sub-layer's output and on embedding + position. It zeroes with probability $p$, divides by $1 - p$, and is off when the model is used.
 # - Label smoothing gives every word a share $\epsilon / |V|$ of the truth. The gradient is $p - q$, so too much certainty costs.
 # - The smoothed loss can't fall below $H(q)$, 1.38 nats per token for 37,000 words.

@@ -284,7 +284,7 @@ show_steps(
 #
 # ## Word alignment by cross-attention
 #
-# To count how often a head looks at the right word, we need to know which one is right, and [our grammar](13_data.ipynb#a-pair-and-its-alignment) does: each pair that it draws comes with its alignment, a set of links (source word, target word) that count from 0. We take pairs in which every word is one token.
+# To count how often a head looks at the right word, we need to know which one is right, and [our grammar](13_data.ipynb#a-pair-and-its-alignment) does: each pair that it draws comes with its alignment. We take pairs in which every word is one token.
 #
 # :::{margin}
 # For a word of several tokens, you'd add up what goes *to* them, and take the mean of what goes out *from* them.
@@ -387,7 +387,7 @@ if CHECKING:
 #
 # ## Take a head away
 #
-# To learn whether the model would miss a head, remove it. By {eq}`eq-sum-of-heads` a layer's output is a sum with one term for each head, and $W_i^O$ is the head's own part of the output matrix. `nn.Linear` stores that matrix transposed, so the part is a block of columns. If they are zero, the head adds nothing.
+# To learn whether the model would miss a head, remove it. By {eq}`eq-sum-of-heads` a layer's output is a sum with one term for each head, and $W_i^O$ is the head's own part of the output matrix. `nn.Linear` stores that matrix transposed, so the part is a block of columns. If they are zero, the head adds nothing. (The code counts layers and heads from 0, so head 4 of layer 1 is `layer=0, head=3`.)
 
 
 # %% tags=["export"]
@@ -511,7 +511,7 @@ show(
     alt=f"The five heads that align cost most, up to {records[0]['cost']:.2f} nats per token. The intervals of {unclear} of 36 heads reach below zero.",
 )
 # %% [markdown]
-# Compare that with your guess. The four heads that cost most are among the five that align. The fifth aligner costs no more than some head of the decoder's self-attention.
+# Compare that with your guess. The five heads that cost most are the five that align, though the fifth of them costs hardly more than the next head, one of the decoder's self-attention.
 #
 # :::{margin}
 # Of 36 such intervals, one or two miss the truth by chance.

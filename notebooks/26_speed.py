@@ -88,7 +88,7 @@ if CHECKING:
     assert shown == {"base": [83, 8, 15, 62, 21], "big": [131, 28, 41, 119, 12]}
 
 # %% [markdown]
-# In the gray parts the GPU moves numbers, or waits to be told what to do next.
+# A **kernel** is a program that does one operation on the GPU. In the gray parts kernels move numbers, or the GPU waits to be told what to do next.
 #
 # ## Which part of the model does the work
 #
@@ -181,7 +181,7 @@ print("S =", (4 * d**2 + 8 * d**2) // (2 * d))
 #
 # A machine's **peak** is the number of operations per second that it does at best: 989 · 10¹² for an H100 (SXM) or H200, 312 · 10¹² for an A100, 165 · 10¹² for an RTX 4090. (So say the data sheets, for dense products in [bf16](#numbers-of-16-bits).) **Model FLOPs utilization**, **MFU** ({cite:t}`chowdhery2023palm`), is the share of it that *useful* operations get: those of {eq}`eq-operations` for the real lengths, without padding.
 #
-# Our step reaches 10% with base on the H100, and 24% with big. For yours, multiply the tokens per second in the log by the operations per token, and divide by the peak. (For ours that makes 9% and 23%, because the operations above are those of sentences of 28 tokens.)
+# Our step reaches 10% with base on the H100, and 24% with big. For yours, multiply the tokens per second in the log by the operations per token, and divide by the peak. (That counts all sentences as 28 tokens long, so for ours it gives 9% and 23%.)
 #
 # :::{margin}
 # In a loop of your own, stop the clock after `torch.cuda.synchronize()`: the program only requests a product, and the GPU computes it later.
@@ -189,7 +189,7 @@ print("S =", (4 * d**2 + 8 * d**2) // (2 * d))
 #
 # ## Few operations for each byte
 #
-# A GPU must fetch numbers before it can compute with them. The memory of an H100 delivers $3.35 \cdot 10^{12}$ bytes per second (data sheet), and while one byte arrives, the card could do 295 operations. Which **kernels**, the programs that each do one operation on the GPU, have that much to do?
+# A GPU must fetch numbers before it can compute with them. The memory of an H100 delivers $3.35 \cdot 10^{12}$ bytes per second (data sheet), and while one byte arrives, the card could do 295 operations. Which kernels have that much to do?
 #
 # Divide the operations of a kernel by the bytes that it reads and writes: its **arithmetic intensity**. Adding two vectors of fp32 numbers moves 12 bytes for each operation. A product of $N$ rows with a matrix of $d$ by $d$ makes $2 N d^2$ operations from $2 \, (2 N d + d^2)$ bytes, in 16 bits; with many rows that is $d / 2$ for each byte, or 256 in the base model. A kernel's speed has two limits: the peak, and its intensity times the bytes per second. They make a **roofline** ({cite:t}`williams2009roofline`), and every kernel is a point below it.
 
@@ -301,7 +301,7 @@ if CHECKING:
     assert [round(microseconds) for microseconds in of_a_launch] == [45, 41, 33]
 
 # %% [markdown]
-# Hardly shorter at all, although at 3,125 positions its kernels run for only 10 of the 62 milliseconds. The program hands the GPU one kernel after the other, and with PyTorch's bookkeeping it spends 33 to 45 microseconds on each in the first three rows. If the GPU needs longer for a kernel, a queue builds up and it never pauses. If not, it waits, and neither its peak nor the batch matters: the step is **launch-bound**. (Is yours? Double the batch and see whether the step takes longer.)
+# Hardly shorter at all, although at 3,125 positions its kernels run for only 10 of the 62 milliseconds. The program hands the GPU one kernel after the other, a *launch* each, and with PyTorch's bookkeeping it spends 33 to 45 microseconds on each in the first three rows. If the GPU needs longer for a kernel, a queue builds up and it never pauses. If not, it waits, and neither its peak nor the batch matters: the step is **launch-bound**. (Is yours? Double the batch and see whether the step takes longer.)
 #
 # Larger batches help, and so do fewer kernels ([compiled layers](#compiling-a-layer)). A **CUDA graph** replays all launches of a step on one request, but only for inputs of one shape.
 #
@@ -382,7 +382,7 @@ def chunked_loss(
 
 
 # %% [markdown]
-# The first three lines are the smoothing. With $q$ from {eq}`eq-smooth`, the loss is the plain one plus $\epsilon\, (z_y - \bar z)$, which is $\epsilon$ times the lead of the right logit over the mean of all. That mean is the state's product with the mean row of the table, so smoothing needs no other logits, and no more passes over those of a chunk.
+# The first three lines are the smoothing. With $q$ from {eq}`eq-smooth`, the loss is the plain one plus $\epsilon\, (z_y - \bar z)$, which is $\epsilon$ times the lead of the right logit over the mean of all. That mean is the state's product with the mean row of the table, so smoothing needs no further logits.
 #
 # The last lines take the gradient past the cut. The backward passes in the loop don't reach the rest of the model. But the gradient of $\sum_i g_i h_i$ with respect to $h$ is $g$, so we add this sum to the loss, and subtract it again without a gradient: the value stays, and the gradient is the one we know.
 
@@ -403,9 +403,14 @@ if CHECKING:
     assert max(apart) < 1e-10 and torch.allclose(in_chunks, at_once)
     memory = [round(H200[n]["gigabytes"], 1) for n in ("base", "all logits")]
     assert memory == [8.5, 18.8]
+    rounds = [
+        [s / 5 * 1000 for s in H200[n]["seconds"]] for n in ("all logits", "base")
+    ]
+    assert [round(np.median(times)) for times in rounds] == [57, 65]
+    assert max(rounds[0]) > min(rounds[1])
 
 # %% [markdown]
-# On the H200, with all logits at once the step of base took 18.8 GB, with chunks 8.5.
+# On the H200, with all logits at once the step of base took 18.8 GB, with chunks 8.5. That saves memory, not time: the medians were 57 and 65 ms, from rounds that overlap.
 #
 # ## Numbers of 16 bits
 #
@@ -554,6 +559,12 @@ if CHECKING:
         found = fast["tokens_per_second"] / plain["tokens_per_second"]
         assert round(found, 2) == gain and 34 < fast["first_seconds"] < 36
     assert [H100[n]["launches"] for n in ("base", "base, compiled")] == [2052, 1794]
+    others = {
+        n: round(sum(line["kernels"].values()) - line["kernels"]["products"])
+        for n, line in H100.items()
+    }
+    assert [others[n] for n in ("base", "base, compiled")] == [46, 37]
+    assert [others[n] for n in ("big", "big, compiled")] == [78, 58]
     times = [
         H200["base"]["tokens_per_second"] / H200[n]["tokens_per_second"]
         for n in rows[1:3]
@@ -561,7 +572,7 @@ if CHECKING:
     assert [round(x, 1) for x in times] == [3.6, 4.6]
 
 # %% [markdown]
-# In 16 bits base is 3.6 times as fast as in fp32. Without [batches of like lengths](15_batching.ipynb#tokens-not-sentences) it loses a factor of 4.6, because a batch then holds only as many sentences as would fit if all were as long as the longest. Compiled layers (`train --compile`) made big 16% faster, after 35 seconds of compiling. Base gained 9%, which is less than its rounds scatter, and of its 2,052 launches 1,794 remain.
+# In 16 bits base is 3.6 times as fast as in fp32. Without [batches of like lengths](15_batching.ipynb#tokens-not-sentences) it loses a factor of 4.6, because a batch then holds only as many sentences as would fit if all were as long as the longest. Compiled layers (`train --compile`) made big 16% faster, after 35 seconds of compiling. Base gained 9%, which is less than its rounds differ among themselves. And the gray parts of {numref}`fig-step`? Compiled layers cut the time of the kernels that aren't products from 46 to 37 milliseconds in base and from 78 to 58 in big, but of the 2,052 launches of base 1,794 remain.
 
 # %% [markdown]
 # ## What to remember
@@ -745,7 +756,7 @@ if CHECKING:
 #
 # ### Does this training use FlashAttention?
 #
-# It uses a relative. PyTorch's FlashAttention for CUDA refuses an explicit mask, and we always pass one, so its memory-efficient kernel does the work, in blocks, too. On an H100 or H200 PyTorch would choose cuDNN's, and that is a trap: it prepares a program [for each new length](https://github.com/pytorch/pytorch/pull/155958), and nearly every batch of ours has one. In the steps from 6 to 30 on the H200, base trained on 87,741 tokens per second with it and on 344,471 without (medians of five rounds). (Later, when lengths come again, it wasn't measured.)
+# It uses a relative. PyTorch's FlashAttention for CUDA refuses an explicit mask, and we always pass one, so its memory-efficient kernel does the work, in blocks, too. On an H100 or H200 PyTorch would choose cuDNN's, and that is a trap: it prepares a program [for each new length](https://github.com/pytorch/pytorch/pull/155958), and nearly every batch of ours has one. In the steps from 6 to 30 on the H200, base trained on 87,741 tokens per second with it and on 344,471 without (medians of five rounds). (How fast it is later in a run, when the same lengths come again, wasn't measured.)
 #
 # ### Beside other Transformers
 #

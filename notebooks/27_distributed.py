@@ -463,7 +463,7 @@ def gather_texts(texts: list[str]) -> list[list[str]]:
 # %% [markdown]
 # ## How fast it can be
 #
-# Do twice as many GPUs train on twice as many tokens per second? If the batch grows with their number (**weak scaling**), nearly. If the batch stays the same (**strong scaling**), there is a limit. Of the paper's 25,000 positions, each of eight GPUs gets 3,125. One H200 needs [62 ms for a step of base of that size, and 65 for the whole batch](26_speed.ipynb#when-a-gpu-waits-for-the-program), so more H200s would gain next to *nothing*. (On an H100 so small a batch wasn't measured.) What helps is a batch that keeps each of them busy. With 50,000 positions on each of eight H200s a step takes 105 ms, where one would need four times 190 for the 400,000: about seven times the speed, if the exchange cost nothing. As in Amdahl's law, the part of a step that more GPUs can't shorten sets the limit.
+# Do twice as many GPUs train on twice as many tokens per second? If the batch grows with their number (**weak scaling**), nearly. If the batch stays the same (**strong scaling**), there is a limit. Of the paper's 25,000 positions, each of eight GPUs gets 3,125. One H200 needs [62 ms for a step of base of that size, and 65 for the whole batch](26_speed.ipynb#when-a-gpu-waits-for-the-program), so more H200s would gain next to *nothing*. (On an H100 so small a batch wasn't measured.) What helps is a batch that keeps each of them busy. With 50,000 positions on each of eight H200s a step takes 105 ms, where one would need four times 190 for the 400,000: about seven times the speed, if the exchange cost nothing.
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -537,7 +537,7 @@ print(f"{sent / 1.25e9 / 8:.2f} s per batch")
 #
 # ### Random numbers of each process
 #
-# For the plan the seed must be the same in all processes; for dropout it must not. If all drew the same numbers, row 0 of each share would lose the same units, and an update would have the noise of a smaller batch. So [the trainer](29_trainer.ipynb#where-a-run-stands) draws dropout from the rank, too, and with dropout, runs with one and with two processes are equally good, but not equal.
+# For the plan the seed must be the same in all processes; for dropout it must not. If all drew the same numbers, row 0 of each share would lose the same units, and an update would have the noise of a smaller batch. So [the trainer](29_trainer.ipynb#where-a-run-stands) makes the random numbers depend on the rank, too. That is why, with dropout, runs with one and with two processes are equally good, but not equal.
 #
 # ### A model that doesn't fit on one GPU
 #

@@ -94,8 +94,6 @@ except ValueError as error:
 # annotated-transformer train --prepared news --preset base --output base
 # ```
 #
-# Preparing looks like housekeeping, but it decides what the score will mean. Take a guess: of some 170,000 everyday sentence pairs, 6,000 are put aside to measure on. How many of the others still contain a sentence of theirs?
-#
 # ## One pair after another
 #
 # A corpus that doesn't fit into memory is read several times instead: once to choose what is put aside, twice for the vocabulary, once to encode. WMT14 comes from the Hugging Face hub, from which the library [`datasets`](https://huggingface.co/docs/datasets) downloads it at a pinned revision: data only, no script is run. Your own pairs come from two texts or a table. (Helpers that you don't see built here are in the appendices on [files](A_files.ipynb) and on [pairs of your own](C_own_data.ipynb).)
@@ -145,6 +143,8 @@ def read_corpus(
 
 # %% [markdown]
 # ## Put aside, and nothing of it learned
+#
+# What is put aside decides what the score will mean. Take a guess: of some 170,000 everyday sentence pairs, 6,000 are put aside to measure on. How many of the others still contain a sentence of theirs?
 #
 # WMT14 has its own validation and test sets, newstest2013 and newstest2014. From your own pairs we put up to 3,000 aside for each. Which ones? The obvious choice is every tenth pair. To see what is wrong with it, we need no model, only a translator that remembers. (The grammar never says a German sentence twice, but people do, so we draw 2,000 pairs with repetition.)
 
@@ -573,7 +573,7 @@ if CHECKING:
     rmtree(home)
 
 # %% [markdown]
-# The source ends with 2, which is `</s>`; the target begins with 1, `<s>`, and ends with 2 again. The next example follows without a gap, and `lengths` says where.
+# The source ends with 2, which is `</s>`; the target begins with 1, `<s>`, and ends with 2 again. The next example follows without a gap. `lengths` says where: after 26 and 22 ids and one more, since the `<s>` isn't counted.
 #
 # ## What to remember
 #

@@ -153,11 +153,11 @@ if CHECKING:
 #
 # Most easily forgotten are Adam's averages. Adam begins again with empty ones, and in its first step it moves *every* weight by [the full rate](16_schedule.ipynb#why-are-the-first-steps-the-worst), on the word of a single batch. At the start of a run the warm-up keeps that rate tiny; in the middle nothing does. In [one test](../book/troubleshooting.md#it-is-worse-after-resuming) the loss jumped from 1.92 to 2.03.
 #
-# More has to be decided: how a file is written by a process that can die meanwhile, what becomes of the log, what ten processes do when one of them is told to stop. The trainer of this chapter decides it, and reaches the last line above by itself.
+# More has to be decided: how a file is written by a process that can die meanwhile, what becomes of the log, what ten processes do when one of them is told to stop. The trainer of this chapter decides all of this, and [a run that it continues](#killed-and-continued) is 0.0000 apart, too.
 #
 # ## Where a run stands
 #
-# The next batch follows from epoch and place, because the [plan](15_batching.ipynb#a-plan-for-an-epoch) of an epoch follows from its number. The random numbers could be saved as above, one state for each generator: Python's, PyTorch's, one for each GPU. Instead, we let them follow from numbers that we know anyway: the seed, the step, and the process. So the state of a run is weights, averages, and five numbers. (`batches` tells only the log how much of an epoch is done.)
+# The next batch follows from epoch and place, because the [plan](15_batching.ipynb#a-plan-for-an-epoch) of an epoch follows from its number. The random numbers could be saved as above, one state for each generator: Python's, PyTorch's, one for each GPU. Instead, we let them follow from numbers that we know anyway: the seed, the step, and the process. So the state of a run is weights, averages, and five numbers. (The class below has a sixth, `batches`, which only tells the log how much of an epoch is done.)
 #
 # :::{margin}
 # Why not simply seed + step? Because step 7 of seed 0 would draw the numbers of step 6 of seed 1, and two runs that are meant to differ by chance would share theirs, one step apart.
@@ -716,7 +716,7 @@ def go_on(
 # %% [markdown]
 # ## A run that dies says so
 #
-# A training can go wrong without an error: the loss falls to where the model knows [how frequent each token is](16_schedule.ipynb#the-height-of-a-loss-that-is-stuck), and stays there for days. Then a warning appears once, in the log and on the screen, and the run goes on, since it may be a false alarm. The limits are wide: the loss may stand still in the warm-up, and nothing is said below half the loss of guessing, $\ln |V|$.
+# A training can go wrong without an error: the loss falls to where the model knows [how frequent each token is](16_schedule.ipynb#the-height-of-a-loss-that-is-stuck), and stays there for days. Then a warning appears once, in the log and on the screen, and the run goes on, since it may be a false alarm. It comes only if the last 400 steps lie after the warm-up and the loss is still above half of $\ln |V|$, the loss of guessing.
 
 
 # %% tags=["export"]
@@ -762,7 +762,7 @@ def shared_validation_loss(
 
 
 # %% [markdown]
-# Beside it the log gets what a function `score` says, usually BLEU. It doesn't decide what is kept, because early in a run it can be 0 at every validation, and then all weights look alike. To translate, the processes share the sentences, too:
+# Beside the loss, the log gets the result of a function `score`, usually BLEU. That result doesn't decide what is kept, because early in a run it can be 0 at every validation, and then all weights look alike. To translate, the processes share the sentences, too:
 
 
 # %% tags=["export"]
@@ -840,7 +840,7 @@ def noted_signals(listen: bool) -> Iterator[list[int]]:
 # %% [markdown]
 # ## The settings that go with a model
 #
-# Without settings, `train` takes those of big for a model at least as wide as big, those of base for one at least as wide as base, and those of `tiny` for any other. The paper writes a checkpoint every ten minutes. Its base model makes a step in 0.4 seconds (section 5.2), so that is one in 1,500 steps; big takes 1.0 seconds, which makes 600.
+# Without settings, `train` goes by the model's width (`recipe_for`). The paper writes a checkpoint every ten minutes. Its base model makes a step in 0.4 seconds (section 5.2), so that is one in 1,500 steps; big takes 1.0 seconds, which makes 600.
 
 
 # %% tags=["export"]

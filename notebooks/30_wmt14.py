@@ -218,10 +218,10 @@ if CHECKING:
 #     --prepared wmt14-en-de --preset base --steps 200 --output try-8
 # ```
 #
-# The first line should print 8. The others end with a loss below $\ln 37{,}000 = 10.5$, that of guessing, and the log of `try-8` begins with `"processes": 8`.
+# The first line should end in 8. The two short runs end with a loss below $\ln 37{,}000 = 10.5$, that of guessing, and the first line of `try-8/log.jsonl` has `"processes": 8`.
 #
 # :::{margin}
-# If it prints 0 where `nvidia-smi` lists GPUs, this PyTorch is one for CPUs, or too new for the driver. `pip install --force-reinstall "torch>=2.6" --index-url https://download.pytorch.org/whl/cu126` installs another.
+# If it ends in 0 where `nvidia-smi` lists GPUs, this PyTorch is one for CPUs, or too new for the driver. `pip install --force-reinstall "torch>=2.6" --index-url https://download.pytorch.org/whl/cu126` installs another.
 # :::
 #
 # ### What it will take
@@ -305,9 +305,9 @@ if CHECKING:
     assert counts["untranslated"] / about["rows"] < 0.005
 
 # %% [markdown]
-# The minutes are processor time, and rather too many, since the vocabulary is learned from a million pairs at most. The download comes on top, 2.2 GB on the disk by the data set's [card](https://huggingface.co/datasets/wmt/wmt14).
+# The minutes are processor time, and rather too many: scaled up, they count a vocabulary learned from all pairs, while `prepare` takes a million at most. The download comes on top, 2.2 GB on the disk by the data set's [card](https://huggingface.co/datasets/wmt/wmt14).
 #
-# **How many of the 4,508,785 pairs stay isn't known.** The sample lost one in twelve, nearly all as [`lengths apart`](28_corpus.ipynb#what-is-worth-learning). But its text was tokenized before, so this tells the size of the loss at best; write your own number beside your score.
+# **How many of the 4,508,785 pairs stay isn't known.** The sample lost one in twelve, nearly all as [`lengths apart`](28_corpus.ipynb#what-is-worth-learning). But its text was tokenized before, so of WMT14 itself it may be another share; write your own number beside your score.
 #
 # ### Two recipes
 #
@@ -336,7 +336,7 @@ if CHECKING:
 #     --peak-lr 0.001 --steps 18750 --save-every 250 --output big-large
 # ```
 #
-# Each sees as many tokens as the paper's run, in an eighth of the time and for the same rent. It is the second choice all the same, since several GPUs were never tried, and since these runs end at a high rate: after a warm-up of 4,000 updates, a third and a fifth of the whole, the last rate of base is $0.001 \sqrt{4000 / 12500} = 0.00057$. The paper's is $0.0007 \sqrt{4000 / 100000} = 0.00014$, a fourth of that; for big it is an eighth. The weights still move a lot then, which may cost some BLEU.
+# Each sees as many tokens as the paper's run, in an eighth of the time and for the same rent. It is the second choice all the same. Several GPUs were never tried, and these shorter runs end at a high rate: base at $0.001 \sqrt{4000 / 12500} = 0.00057$, four times the paper's last rate of $0.0007 \sqrt{4000 / 100000} = 0.00014$, and big at eight times its own. The weights still move a lot then, which may cost some BLEU.
 
 # %% tags=["remove-cell"]
 if CHECKING:
@@ -463,7 +463,7 @@ if CHECKING:
     assert [round(gap, 1) for gap in gaps] == [0.7, 1.4, 1.5]
 
 # %% [markdown]
-# So the paper's level is **25.8 to 26.6 for base and 26.9 to 27.7 for big**, in sacreBLEU's terms. In our judgment, a base model below 23 has something wrong with it (JoeyNMT's has 24.4), and one above 28 with its measurement.
+# So the paper's level is **25.8 to 26.6 for base and 26.9 to 27.7 for big**, in sacreBLEU's terms. In our judgment, a base model below 23 has something wrong with it (JoeyNMT's has 24.4); if yours is above 28, look for a mistake in the measurement.
 #
 # Not only the tool differs from one published score to the next, but also the test sentences, the checkpoints averaged and the text: our vocabulary works on raw bytes, those of several others on text that was tokenized first. Another seed alone moved the score of our captions model by up to half a point, so 25.6 and 25.9 are the same result until a [paired bootstrap](20_evaluation.ipynb#whether-a-difference-is-real) and your other seeds say otherwise.
 #
@@ -471,7 +471,7 @@ if CHECKING:
 #
 # - No base model has learned on a GPU with this code yet, so the first quarter of an hour of a run decides.
 # - One GPU per run and four seeds tell more than eight GPUs on one run.
-# - Watch BLEU and the length of the gradient. A falling loss is no proof.
+# - Watch BLEU, the validation loss and the length of the gradient. The training loss fell in both sick runs, so it proves nothing.
 # - A score without its tool, its test set and its number of sentences is half a score.
 #
 # ## The end of the book
@@ -487,7 +487,7 @@ if CHECKING:
 #
 # :::{admonition} Solution 2
 # :class: dropdown
-# The log has a line every 50 updates. Those of 1,150 and 1,250 were calm, and the rule wants two lines in a row, so that a single leap ends nothing. The calm run is stopped by its score, which is below 5. A falling loss is no proof.
+# The log has a line every 50 updates. Those of 1,150 and 1,250 were calm, and the rule wants two lines in a row, so that a single leap ends nothing. The calm run is stopped by its score, which is below 5.
 # :::
 #
 # **3. Which is better?** (★, 5 min). Your run has 26.4 on the 2,737 filtered sentences. A paper reports 26.1 for the same model.
