@@ -573,7 +573,7 @@ if CHECKING:
     rmtree(home)
 
 # %% [markdown]
-# The source ends with 2, which is `</s>`; the target begins with 1, `<s>`, and ends with 2 again. The next example follows without a gap. `lengths` says where: after 26 and 22 ids and one more, since the `<s>` isn't counted.
+# The source ends with 2, which is `</s>`; the target begins with 1, `<s>`, and ends with 2 again. The next example follows without a gap. `lengths` says where: after the sum of its two numbers and one more, since the `<s>` isn't counted.
 #
 # ## What to remember
 #
