@@ -227,7 +227,7 @@ def changes(root: Path) -> Values:
 
 
 def models(root: Path) -> Values:
-    """Size and score of the models that come with the package, from their cards and logs."""
+    """Size and score of the models of this book, from their cards and logs."""
     found: Values = {}
     for card in sorted(root.glob("annotated_transformer/pretrained/*/README.md")):
         name = slug(card.parent.name)
@@ -239,6 +239,10 @@ def models(root: Path) -> Values:
             search = record["seed"], record["set"], record["beam"], record["alpha"]
             if search == (0, own, 4, 0.6):
                 found[f"{name}.bleu"] = record["bleu"]
+    _, *records = log(root, "table3")
+    miniatures = [record for record in records if record["row"] == "base"]
+    found["miniature.parameters"] = f"{miniatures[0]['parameters']:,}"
+    found["miniature.bleu"] = mean(record["bleu"] for record in miniatures)
     return found
 
 
